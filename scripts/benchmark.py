@@ -1,23 +1,23 @@
 """Times the simulator: whole rounds and single parts, each against a baseline measured in the same process.
 
     python scripts/benchmark.py                     # a federated round of the CNN and of the MLP workload
-    python scripts/benchmark.py cnn lenet mlp cifar10 --repeats 9 --json benchmark.json --markdown benchmark.md
+    python scripts/benchmark.py cnn lenet mlp cifar10 --repeats 9 --json benchmark.json
     python scripts/benchmark.py lenet --only fedavg --only "fedavg, mesh=cores" --only torch --repeats 3
     python scripts/benchmark.py cnn mlp --against ../before  # of this tree against another, such as the last commit's
     python scripts/benchmark.py profile lenet       # the operations that take the time of a round
     python scripts/benchmark.py growth 10 1000      # time a client and peak memory as the cohort grows to 10,000
     python scripts/benchmark.py federation 1000000  # set-up, memory and rounds of a federation of a million clients
-    python scripts/benchmark.py collectives         # what devices that share a round send to each other, by rule
     python scripts/benchmark.py sweep 64            # a sweep of up to 256 cells as one program, against separate runs
     python scripts/benchmark.py aggregators drag    # aggregation rules alone, against one pass over the deltas
     python scripts/benchmark.py clients             # the local steps of every method, against those of FedAvg
+    python scripts/benchmark.py kernels             # the kernels' fast forms, against their references
     python scripts/benchmark.py start --against ../before  # from the command to the curve, and what an evaluation costs
     python scripts/benchmark.py programs --minutes 4  # sweeps on a GPU, compiled beside each other, timed in turn
-    python scripts/benchmark.py accelerator         # everything that matters on a GPU or TPU, in forty minutes
+    python scripts/benchmark.py convolution         # forms of the convolution, of the models of the workloads
+    python scripts/benchmark.py equality            # results of a GPU or TPU against those of the CPU
 
-``rounds`` is the subcommand that runs if none is named. A subcommand may also be spelled as an option, as in
-``--growth 10 1000``. All contestants of a comparison are timed in turn in one process; ratios are medians over the
-turns. The modules of ``benchmarks/`` describe the contestants.
+``rounds`` is the subcommand that runs if none is named. All contestants of a comparison are timed in turn in one
+process; ratios are medians over the turns. The modules of ``benchmarks/`` describe the contestants.
 """
 
 import contextlib
@@ -35,16 +35,17 @@ from benchmarks import (
     against,
     aggregators,
     clients,
-    collectives,
+    convolution,
+    equality,
     federation,
     growth,
+    kernels,
     profiling,
+    programs,
     rounds,
     start,
     sweeps,
 )
-from benchmarks.accelerator import command as accelerator
-from benchmarks.accelerator import programs
 from benchmarks.timing import Row, peak_memory, table
 from benchmarks.workloads import WORKLOADS
 
@@ -59,7 +60,6 @@ ClientsAxis = Annotated[str, typer.Option(help="How clients run: auto, vmap or m
 ClientsPerChunk = Annotated[int | None, typer.Option(help="Clients that run at once under map.")]
 Cores = Annotated[bool, typer.Option(help="Make each core a device, over which clients or cells can be sharded.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")]
-Markdown = Annotated[Path | None, typer.Option(help="Also write the table to this file.")]
 
 
 @app.callback()
@@ -81,7 +81,6 @@ def time_rounds(
         Path | None, typer.Option("--against", help="Root of another tree: time the engine's rounds of both in turn.")
     ] = None,
     json_file: JsonFile = None,
-    markdown: Markdown = None,
 ) -> None:
     """Times federated rounds; the default."""
     if cores:
@@ -92,7 +91,7 @@ def time_rounds(
             rows = rounds.run(chosen or [], repeats, options, only or [])
         else:
             rows = against.run(chosen or [], repeats, options, only or [], before)
-    _report(rows, f"median of {repeats}", json_file, markdown)
+    _report(rows, f"median of {repeats}", json_file)
 
 
 @app.command("aggregators")
@@ -101,18 +100,28 @@ def time_aggregators(
     repeats: Repeats = 9,
     memory_gib: Annotated[float | None, typer.Option(help="Memory that may be used, in GiB; default all.")] = None,
     json_file: JsonFile = None,
-    markdown: Markdown = None,
 ) -> None:
     """Times aggregation rules alone."""
     with _misuse():
         rows = aggregators.run(chosen or [], repeats, memory_gib)
-    _report(rows, f"median of {repeats}", json_file, markdown)
+    _report(rows, f"median of {repeats}", json_file)
+
+
+@app.command("kernels")
+def time_kernels(
+    size: Annotated[int, typer.Option(help="Clients.", min=2)] = 10,
+    width: Annotated[int, typer.Option(help="Parameters of each.", min=10)] = 200_000,
+    repeats: Repeats = 9,
+    json_file: JsonFile = None,
+) -> None:
+    """Times the kernels' fast forms beside their reference implementations."""
+    _report(kernels.run(repeats, size, width), f"median of {repeats}", json_file)
 
 
 @app.command("clients")
-def time_clients(repeats: Repeats = 9, json_file: JsonFile = None, markdown: Markdown = None) -> None:
+def time_clients(repeats: Repeats = 9, json_file: JsonFile = None) -> None:
     """Times the local steps of every method."""
-    _report(clients.run(repeats), f"median of {repeats}", json_file, markdown)
+    _report(clients.run(repeats), f"median of {repeats}", json_file)
 
 
 @app.command("sweep")
@@ -120,27 +129,19 @@ def time_sweeps(
     cells: Annotated[list[int] | None, typer.Argument(min=1, help="Numbers of cells; default 1 to 256.")] = None,
     cores: Cores = True,
     json_file: JsonFile = None,
-    markdown: Markdown = None,
 ) -> None:
     """Times a sweep against separate runs."""
     if cores:
         _make_each_core_a_device()
-    _report(sweeps.run(cells or []), "once", json_file, markdown)
+    _report(sweeps.run(cells or []), "once", json_file)
 
 
 @app.command("profile")
-def profile_rounds(
-    chosen: Workloads = None,
-    clients_axis: ClientsAxis = "auto",
-    clients_per_chunk: ClientsPerChunk = None,
-    json_file: JsonFile = None,
-    markdown: Markdown = None,
-) -> None:
+def profile_rounds(chosen: Workloads = None, clients_axis: ClientsAxis = "auto", json_file: JsonFile = None) -> None:
     """Lists the costliest operations of a round."""
-    options = {"clients_axis": clients_axis, "clients_per_chunk": clients_per_chunk}
     with _misuse():
-        rows = profiling.run(chosen or [], options)
-    _report(rows, "once", json_file, markdown)
+        rows = profiling.run(chosen or [], {"clients_axis": clients_axis})
+    _report(rows, "once", json_file)
 
 
 @app.command("growth")
@@ -150,16 +151,10 @@ def time_growth(
         typer.Argument(min=1, max=max(growth.COHORTS), help="Cohort sizes; default 10 to 10,000."),
     ] = None,
     repeats: Repeats = 9,
-    clients_axis: ClientsAxis = "auto",
-    clients_per_chunk: ClientsPerChunk = None,
     json_file: JsonFile = None,
-    markdown: Markdown = None,
 ) -> None:
     """Measures time and memory as the cohort grows."""
-    options = {"clients_axis": clients_axis, "clients_per_chunk": clients_per_chunk}
-    with _misuse():
-        rows = growth.run(sizes or [], repeats, options)
-    _report(rows, f"median of {repeats}", json_file, markdown)
+    _report(growth.run(sizes or [], repeats), f"median of {repeats}", json_file)
 
 
 @app.command("federation")
@@ -174,12 +169,11 @@ def measure_federations(
     ] = None,
     repeats: Repeats = 3,
     json_file: JsonFile = None,
-    markdown: Markdown = None,
 ) -> None:
     """Measures the set-up, the memory and the rounds of large federations."""
     with _misuse():
         rows = federation.run(sizes or [], only or [], repeats)
-    _report(rows, f"median of {repeats} pairs of rounds", json_file, markdown)
+    _report(rows, f"median of {repeats} pairs of rounds", json_file)
 
 
 @app.command("start")
@@ -190,12 +184,11 @@ def time_start(
     ] = None,
     repeats: Annotated[int, typer.Option(help="Processes of each tree.", min=1)] = 5,
     json_file: JsonFile = None,
-    markdown: Markdown = None,
 ) -> None:
     """Times commands from their start, imports and compilation included."""
     with _misuse():
         rows = start.run(chosen or [], repeats, before)
-    _report(rows, f"median of {repeats}", json_file, markdown)
+    _report(rows, f"median of {repeats}", json_file)
 
 
 @app.command("programs")
@@ -217,70 +210,37 @@ def time_programs(
         print(table(programs.table_rows(programs.run(chosen or [], out, minutes, profile, before))))
 
 
-@app.command("accelerator")
-def measure_accelerator(
-    chosen: Annotated[list[str] | None, typer.Argument(metavar="[PART]...", help="Parts; default all.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the measurements; the same one continues them.")] = Path(
-        "runs/accelerator"
-    ),
-    minutes: Annotated[float, typer.Option(help="Time of this call; 0 measures nothing.", min=0)] = 40.0,
-    small: Annotated[
-        bool | None, typer.Option("--small/--full", help="Sizes; default small on a CPU, else full.")
+@app.command("convolution")
+def time_convolutions(
+    chosen: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORKLOAD]...", help="Default cnn, lenet and cifar10.")
     ] = None,
-    again: Annotated[bool, typer.Option(help="Measure again what failed.")] = False,
-    listed: Annotated[bool, typer.Option("--list", help="List the parts and what is measured of them.")] = False,
-    markdown: Annotated[
-        Path | None, typer.Option(help="Also write the results to this page, between its marks.")
-    ] = None,
-    figure: Annotated[Path | None, typer.Option(help="Also draw the rules beside their floor; .svg or .png.")] = None,
+    repeats: Repeats = 9,
+    json_file: JsonFile = None,
 ) -> None:
-    """Measures a GPU or TPU in forty minutes, in one call or in several.
-
-    From a checkout, with JAX for the device (on Colab: Runtime, Change runtime type, T4 GPU; JAX is there already):
-
-        pip install -e . && python scripts/benchmark.py accelerator --markdown accelerator.md
-
-    No network is needed while it measures, and no data set. Every measurement is kept at once in
-    OUT/accelerator.json: a call that is stopped, by --minutes, Ctrl-C or the end of a session, is continued by the same
-    command. What fails, for lack of memory say, is recorded with its reason, and the others go on. Progress is on
-    standard error. On a CPU the same command measures small sizes, in some minutes.
-    """
+    """Times the forms of the convolution."""
     with _misuse():
-        if listed:
-            print(accelerator.listing(chosen or [], out))
-            return
-        left = accelerator.measure(chosen or [], out, minutes, small, again)
-        text = accelerator.results(chosen or [], out, markdown, figure)
-    if markdown is None:
-        print(text)
-    if left:
-        print(left, file=sys.stderr)
+        rows = convolution.run(chosen or [], repeats)
+    _report(rows, f"median of {repeats}", json_file)
 
 
-@app.command("collectives")
-def count_collectives(
-    chosen: Annotated[list[str] | None, typer.Argument(metavar="[RULE]...", help="Rules; default all.")] = None,
-    target: Annotated[
-        list[str] | None, typer.Option(help="A slice of TPUs, repeatable; default v5e:2x2 and v5e:4x4.")
+@app.command("equality")
+def compare_with_cpu(
+    chosen: Annotated[
+        list[str] | None, typer.Argument(metavar="[WHAT]...", help="Rules, and names of runs; default all.")
     ] = None,
     json_file: JsonFile = None,
-    markdown: Markdown = None,
 ) -> None:
-    """Counts what devices that share the clients of a round send to each other, by rule; nothing runs."""
+    """Compares results of a GPU or TPU with those of the CPU."""
     with _misuse():
-        rows = collectives.run(chosen or [], target or [])
-    _report(rows, "compiled", json_file, markdown)
+        rows = equality.run(chosen or [])
+    _report(rows, "relative differences of the parameters", json_file)
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:
-    """The arguments with a subcommand in front: ``--sweep 64`` becomes ``sweep 64``, ``cnn`` becomes ``rounds cnn``."""
-    names = [command.name or "" for command in app.registered_commands]
-    if arguments and arguments[0] in (*names, "--help"):
-        return list(arguments)
-    for name in names:
-        if f"--{name}" in arguments:
-            return [name, *(argument for argument in arguments if argument != f"--{name}")]
-    return ["rounds", *arguments]
+    """The arguments with the subcommand ``rounds`` in front where there is none."""
+    names = {command.name for command in app.registered_commands}
+    return [*(() if arguments and arguments[0] in {*names, "--help"} else ("rounds",)), *arguments]
 
 
 def _make_each_core_a_device() -> None:
@@ -289,22 +249,20 @@ def _make_each_core_a_device() -> None:
 
 @contextlib.contextmanager
 def _misuse() -> Iterator[None]:
-    """Reports a wrong argument of the command, or what is not installed, in one line."""
+    """Reports a wrong argument of the command in one line."""
     try:
         yield
-    except (ValueError, ImportError) as error:
+    except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
 
-def _report(rows: Sequence[Row], how: str, json_file: Path | None, markdown: Path | None) -> None:
-    """Prints the table of the rows and writes the files that were asked for."""
+def _report(rows: Sequence[Row], how: str, json_file: Path | None) -> None:
+    """Prints the table of the rows and writes the file that was asked for."""
     device = jax.devices()[0].device_kind
-    text = f"jax {jax.__version__}, {device}, {os.cpu_count()} cores, {how}\n\n{table(rows)}\n"
-    print(f"{text}\nPeak memory of the process: {peak_memory():,.0f} MiB")
+    print(f"jax {jax.__version__}, {device}, {os.cpu_count()} cores, {how}\n\n{table(rows)}\n")
+    print(f"Peak memory of the process: {peak_memory():,.0f} MiB")
     if json_file:
         json_file.write_text(json.dumps(rows, indent=1))
-    if markdown:
-        markdown.write_text(text)
 
 
 if __name__ == "__main__":

@@ -164,16 +164,16 @@ def _run(targets: Sequence[Target], scale: Scale, out: Path, resume: bool, recor
     from fedjax_drag.cli.common import FAILED, INTERRUPTED
     from fedjax_drag.cores import one_device_per_core
     from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
+    from reproduction import running
     from reproduction.judging import outcome
     from reproduction.publishing import published
-    from reproduction.running import run
 
     one_device_per_core()
     keep_compiled()
     reasons: dict[str, str] = {}
     for target in _announced(targets, scale, quiet):
         try:
-            reasons[target.name] = run.run(target, scale, out / target.name, resume, quiet or None)
+            reasons[target.name] = running.run(target, scale, out / target.name, resume, quiet or None)
         except KeyboardInterrupt:
             typer.echo(STOPPED, err=True)
             raise typer.Exit(INTERRUPTED) from None

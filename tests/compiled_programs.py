@@ -12,7 +12,7 @@ import functools
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,9 @@ PAGE = ROOT / "docs/compiled.md"
 TARGETS = ("h100", "v5e:2x2")
 """Programs for one device; of a slice of TPUs its first chip."""
 MESHES = ("v5e:2x2", "v5e:4x4")
+
+COLUMNS = {"kernels": "kernels", "temporary": "temporary MB"}
+"""Headings by figure."""
 
 COHORT, DIMENSION = 100, 10**6
 COHORT_OF_MESH = 96  # the devices divide it
@@ -193,48 +196,45 @@ def _save(figures: dict[str, Any]) -> None:
     figures = {"programs": programs, "exchanges": {name: shared[name] for name in SHARED if name in shared}}
     FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
     page = PAGE.read_text()
-    tables = {
-        "rules": rules_table(programs),
-        "models and methods": others_table(programs),
-        "exchanges": exchanges_table(figures["exchanges"]),
-    }
-    for name, text in tables.items():
+    for name, text in tables(figures).items():
         start, end = f"<!-- {name}: written by tests/compiled_programs.py -->\n\n", f"\n<!-- end of {name} -->\n"
         before, _, rest = page.partition(start)
         page = before + start + text + end + rest.partition(end)[2]
     PAGE.write_text(page)
 
 
-def rules_table(programs: dict[str, Any]) -> str:
-    """Passes, kernels and temporary memory of the rules, in Markdown."""
-    lines = [
-        "| rule | H100: passes | kernels | temporary MB | v5e: passes | kernels | temporary MB |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+def tables(figures: dict[str, Any]) -> dict[str, str]:
+    """The tables of the page, by name."""
+    programs = figures["programs"]
+    return {
+        "rules": table(programs, ["rule"], {"passes": "passes", **COLUMNS}, 1),
+        "models and methods": table(programs, ["model", "method"], COLUMNS, 2),
+        "exchanges": exchanges_table(figures["exchanges"]),
+    }
+
+
+def table(programs: dict[str, Any], kinds: Collection[str], columns: Mapping[str, str], digits: int) -> str:
+    """Figures of programs on both targets, in Markdown.
+
+    Args:
+      programs: figures by program and target.
+      kinds: of the programs; a single one is not named in each row.
+      columns: headings by figure.
+      digits: of figures that are no whole numbers.
+    """
+    first = next(iter(kinds)) if len(kinds) == 1 else "program"
+    headings = [f"{target}: {' | '.join(columns.values())}" for target in ("H100", "v5e")]
+    lines = [f"| {' | '.join([first, *headings])} |", f"| --- |{' --- |' * len(columns) * len(headings)}"]
     for label, figures in programs.items():
         kind, _, name = label.partition(" ")
-        if kind == "rule":
+        if kind in kinds:
             of_targets = [figures.get(target, {}) for target in TARGETS]
-            cells = [_cell(one.get(key)) for one in of_targets for key in ("passes", "kernels", "temporary")]
-            lines.append(f"| {' | '.join([name, *cells])} |")
+            cells = [_cell(one.get(key), digits) for one in of_targets for key in columns]
+            lines.append(f"| {' | '.join([name if len(kinds) == 1 else label, *cells])} |")
     return "\n".join(lines) + "\n"
 
 
-def others_table(programs: dict[str, Any]) -> str:
-    """Kernels and temporary memory of models and two-sided methods, in Markdown."""
-    lines = [
-        "| program | H100: kernels | temporary MB | v5e: kernels | temporary MB |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for label, figures in programs.items():
-        if not label.startswith("rule "):
-            of_targets = [figures.get(target, {}) for target in TARGETS]
-            cells = [_cell(one.get(key), 2) for one in of_targets for key in ("kernels", "temporary")]
-            lines.append(f"| {' | '.join([label, *cells])} |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(figure: float | None, digits: int = 1) -> str:
+def _cell(figure: float | None, digits: int) -> str:
     return "" if figure is None else f"{figure:,.{digits}f}" if isinstance(figure, float) else f"{figure:,}"
 
 

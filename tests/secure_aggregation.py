@@ -1,16 +1,16 @@
 """Which rules and methods of the registry could run under secure aggregation.
 
-``python tests/secure_aggregation.py > docs/secure_aggregation.md`` writes them as a page of the documentation.
+``python tests/secure_aggregation.py`` writes the tables of ``docs/secure_aggregation.md``.
 """
 
-import sys
 import textwrap
+from pathlib import Path
 
 from cases import AGGREGATORS, ALGORITHMS, Case
 
 from fedjax_drag.algorithms import from_aggregator
 from fedjax_drag.experiment.build import registry
-from fedjax_drag.simulation.arguments import check_secure_aggregation
+from fedjax_drag.simulation.planning.compatibility import check_secure_aggregation
 from fedjax_drag.types import Aggregator
 
 CONTRIBUTIONS = {
@@ -31,32 +31,8 @@ CONTRIBUTIONS = {
 }
 """What the server adds up over the clients, beside their number, by the rules and methods that pass."""
 
-HEAD = """# Secure aggregation
-
-`secure_aggregation=True` (`fd.simulate`, or the key of a configuration) is a check. Before anything is computed it
-refuses, in one line, a method whose server must see single messages. And it leaves everything out of the history that
-is of a single client, as `diagnostics=False` does. **There is no cryptography here.** A protocol such as that of
-Bonawitz et al. (Practical secure aggregation for privacy-preserving machine learning, 2017) would show the server the
-sums below and nothing else; the simulation computes these sums from messages in the clear.
-
-What passes is a sum over clients. Each client adds a function of its own message, its own state and values that the
-server may publish (the parameters, the state of the rule, the root delta). Three things follow.
-
-- **Clients compute their weights.** Weights that depend on the message, such as DRAG's `λ_m`, FLTrust's `TS_m` or a
-  clipping factor, are computed by the client itself. In a deployment a malicious client could send a wrong weight; in
-  the simulation it cannot. So a rule that resists attacks in the clear resists them under secure aggregation only if
-  clients prove that their contribution is what it must be.
-- **Unusable messages.** Messages that are not finite or too long are left out one by one here. In a protocol over
-  integers they cannot occur.
-- **State of clients.** What the engine keeps for every client, such as SCAFFOLD's `c_m` or the error of a
-  [compressor](compression.md), is the client's own. A protocol can add compressed messages only if they have a form
-  that can be added; the simulation adds what is decompressed.
-
-Attacks, which know more than the server, and evaluations of clients (`evaluate_clients`), which are the
-experimenter's, do not change. The history has the mean, spread and worst tenth of such evaluations.
-
-This page is written by `python tests/secure_aggregation.py`.
-"""
+PAGE = Path(__file__).parents[1] / "docs/secure_aggregation.md"
+START, END = "<!-- tables: written by tests/secure_aggregation.py -->\n\n", "\n<!-- end of tables -->\n"
 
 
 def cases() -> dict[str, dict[str, Case]]:
@@ -81,8 +57,8 @@ def refusal(part: object) -> str:
 
 
 def page() -> str:
-    """The page as Markdown."""
-    parts = [HEAD]
+    """The page of the documentation with its tables written anew."""
+    parts = []
     for table, title in (("aggregator", "Rules"), ("algorithm", "Methods, with FedAvg inside")):
         verdicts = {name: refusal(case.build()) for name, case in cases()[table].items()}
         passing, refused = ([n for n, why in verdicts.items() if bool(why) is wrong] for wrong in (False, True))
@@ -91,12 +67,9 @@ def page() -> str:
             "\n".join([f"## {title}", "", "| passes | what a client adds to the sums |", "| --- | --- |", *rows])
         )
         parts.append(textwrap.fill(f"Refused: {', '.join(f'`{name}`' for name in refused)}.", 120))
-    parts.append(
-        "A rule inside another, such as `nnm`, or inside a method counts as part of it. A rule of your own passes if it"
-        "\nhas [sums](api/types.md); that these are sums of single messages is then its author's word."
-    )
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(START)
+    return before + START + "\n\n".join(parts) + "\n" + END + rest.partition(END)[2]
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    PAGE.write_text(page(), encoding="utf-8")

@@ -8,7 +8,7 @@ import functools
 import jax
 from jaxtyping import install_import_hook
 
-MODULES = ["fedjax_drag.tree", "fedjax_drag.ops", "fedjax_drag.aggregators"]
+MODULES = ["fedjax_drag.tree", "fedjax_drag.kernels", "fedjax_drag.ops", "fedjax_drag.aggregators"]
 COHORT, LARGE = 7, 40
 """Order statistics are by a network of compare-exchanges, and by bisection."""
 

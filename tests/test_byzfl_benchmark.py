@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 import byzfl_benchmark
-from fedjax_drag.experiment.config.loading import load
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS
 

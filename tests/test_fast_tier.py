@@ -4,8 +4,11 @@ What a test names are its parameters and the words of its code, down through the
 there is such a test, not how much it checks.
 """
 
+import functools
 import importlib
+import inspect
 import pkgutil
+import re
 import types
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,6 +21,7 @@ from fedjax_drag.data import formats, sets
 from fedjax_drag.experiment.build import registry
 
 TESTS = Path(__file__).parent
+WORD = re.compile(r"\w+")
 PLACES = {
     "data": ("data",),
     "partition": ("data",),
@@ -54,39 +58,29 @@ def marks(item):
 
 
 def named(item):
-    """Names, texts and labels in a test's parameters and its code."""
-    found = words(item.function, vars(item.module), set())
-    if hasattr(item, "callspec"):
-        found |= set(item.callspec.id.split("-"))
-        for value in item.callspec.params.values():
-            builder = getattr(value, "builder", value)  # of a case
-            found |= {getattr(builder, "__name__", None), type(value).__name__.lower(), *texts(value)}
-    return found
+    """The words of a test's parameters and of its code."""
+    parameters = getattr(item, "callspec", None)
+    told = f"{parameters.id} {parameters.params!r}" if parameters else ""
+    return {*WORD.findall(told), *words(item.function, vars(item.module), set())}
 
 
 def words(function, module, seen):
-    """Names and texts in the code of a function and of the functions of its file that it calls."""
-    code = getattr(function, "__code__", function)
-    if not isinstance(code, types.CodeType) or code in seen:
+    """The words in the text of a function, and of the functions of its file that it calls; not of its decorators."""
+    if function in seen:
         return set()
-    seen.add(code)
-    found = set(code.co_names)
-    for constant in code.co_consts:
-        found |= texts(constant) or words(constant, module, seen)
-    for name in code.co_names:
+    seen.add(function)
+    text = source(function)
+    found = set(WORD.findall(text[max(0, text.find("def ")) :]))
+    for name in found.copy():
         inner = getattr(module.get(name), "__wrapped__", module.get(name))
-        if getattr(inner, "__module__", None) == module["__name__"]:
+        if inspect.isfunction(inner) and inner.__module__ == module["__name__"]:
             found |= words(inner, module, seen)
     return found
 
 
-def texts(value):
-    """The texts in nested tuples, lists and dicts."""
-    if isinstance(value, dict):
-        value = [*value, *value.values()]
-    if isinstance(value, tuple | list | set | frozenset):
-        return set().union(*map(texts, value))
-    return {value} if isinstance(value, str) else set()
+@functools.cache
+def source(function):
+    return inspect.getsource(function)
 
 
 @pytest.mark.parametrize("table", registry.TABLES)

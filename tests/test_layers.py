@@ -14,6 +14,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = {
     "fedjax_drag": 0,  # types, tree, checks, losses and others beside them
     "fedjax_drag.accelerators": 0,
+    "fedjax_drag.kernels": 0,
     "fedjax_drag.ops": 1,
     "fedjax_drag.aggregators": 2,
     "fedjax_drag.clients": 2,
@@ -30,7 +31,6 @@ LAYERS = {
     "fedjax_drag.simulation.result": 7,
     "fedjax_drag.simulation.options": 6,
     "fedjax_drag.simulation.option_groups": 6,
-    "fedjax_drag.simulation.arguments": 6,
     "fedjax_drag.simulation.settings": 6,
     "fedjax_drag.simulation.run": 5,
     "fedjax_drag.simulation.progress": 7,

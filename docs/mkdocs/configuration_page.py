@@ -1,4 +1,7 @@
-"""Writes docs/configuration.md from the code: ``python docs/mkdocs/configuration_page.py``."""
+"""Writes docs/configuration.md and docs/keys.md from the code: ``python docs/mkdocs/configuration_page.py``.
+
+The first is to be read, with a line for each key; the second is to look things up.
+"""
 
 import dataclasses
 import inspect
@@ -8,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_drag.experiment.build import catalog
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, OPTIONAL
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import load
+from fedjax_drag.simulation.option_groups import GROUPS, EarlyStopping
 from fedjax_drag.simulation.settings import Settings
 
-PAGE = Path(__file__).parents[1] / "configuration.md"
+DOCS = Path(__file__).parents[1]
 
 IN_PYTHON = {
     "rounds": "`num_rounds`",
@@ -35,45 +39,96 @@ USES = {
 WRONG = ("~", -1)
 """Values that few keys allow: the errors name the allowed type and the allowed range."""
 
+MOST_WORDS = 40
+"""In a cell of a table."""
+
 HEAD = """# Configuration
 
 A configuration is a YAML file with the keys below; keys that it leaves out take their defaults. On the command line
 `key=value` changes a key, with dots to reach into a component: `rounds=50 aggregator=krum partition.beta=0.5`.
 
+```yaml
+data: digits
+partition: {name: dirichlet, num_clients: 40, beta: 0.1}
+model: {name: mlp, hidden: [64]}
+aggregator: {name: drag, c: 0.25}
+rounds: 200
+step_size: 0.02
+```
+
 A *component* is a name, `aggregator: krum`, or a mapping with a name and arguments, `aggregator: {name: drag, c: 0.5}`.
 An argument may be a component too: `aggregator: {name: nnm, aggregator: median}`. An override that names another
 component replaces the old one and its arguments. Arguments that the experiment knows, such as the number of classes,
-are supplied when they are left out (`auto`).
+are supplied when they are left out. `fedjax-drag list` shows all names, and parts of your own may stand in their place
+([parts of your own](own_parts.md)).
 
-The column *in Python* is the argument of `fd.simulate`; there a component is the object itself, such as
-`fd.models.mlp(num_classes=10)`. A dash means that the key exists in configurations only. A sweep has one more key,
-`axes` ([sweeps](sweeps.md)).
+Python objects take the place of components in `fd.simulate`, whose arguments have the names of the keys;
+`fd.run` takes a mapping of the keys. A wrong key, value or name is [an error of one line](mistakes.md). A sweep has one
+more key, `axes` ([sweeps](sweeps.md)); under `compare` a run has variants, each with the keys that it changes.
 
-This page is written by `python docs/mkdocs/configuration_page.py`.
+[All keys and names](keys.md) says of each key what is allowed, what it is called in Python and all that it means, and
+lists the components with their arguments.
+"""
+
+KEYS_HEAD = """# All keys and names
+
+What [a configuration](configuration.md) can say, to look up. In the column *in Python* is the argument of
+`fd.simulate`; there a component is the object itself, such as `fd.models.mlp(num_classes=10)`. A dash means that the
+key exists in configurations only. Arguments that are `auto` are supplied by the experiment. Keys whose line on the page
+before says all are in the table alone.
+
+This page and the one before are written by `python docs/mkdocs/configuration_page.py`.
 
 ## Keys
 """
 
 
 def page() -> str:
-    """The page as Markdown."""
-    parts = [HEAD, _table(["key", "default", "allowed", "in Python", "meaning"], [_row(f) for f in _fields()])]
+    """The page to be read: a line for each key, in the groups of the code."""
+    groups = {_title(group): _names(group) for group in (*GROUPS, EarlyStopping)}
+    own = set(_names(Config)) - {key for keys in groups.values() for key in keys}
+    groups = {"The experiment": [key for key in _names(Config) if key in own]} | groups
+    parts = [HEAD]
+    for title, keys in groups.items():
+        rows = [[f"`{key}`", _default(key), _meaning(key, brief=True)] for key in keys]
+        parts += [f"## {title}\n", _table(["key", "default", "meaning"], rows), ""]
+    return "\n".join(parts)
+
+
+def keys_page() -> str:
+    """The page to look things up."""
+    names = _names(Config)
+    rows = [[f"`{key}`", _default(key), _allowed(key), _in_python(key)] for key in names]
+    parts = [KEYS_HEAD, _table(["key", "default", "allowed", "in Python"], rows), "\n## Meanings in full\n"]
+    for key in names:
+        if _meaning(key) != _meaning(key, brief=True):
+            parts.append(f"- `{key}`: {_meaning(key)}.")
     for kind, key in catalog.KINDS.items():
         parts.append(f"\n## {kind.replace('_', ' ').capitalize()}\n")
         if kind in ELSEWHERE:
             parts.append(f"Names, arguments and facts of `{key}` are on [a page of their own]({ELSEWHERE[kind]}).")
         else:
-            parts += [f"{_use(key)}\n", catalog.table(kind)]
+            parts += [f"{_use(key)}\n", re.sub(r"[^|\n]+", _cut, catalog.table(kind))]
     return "\n".join(parts) + "\n"
+
+
+def _title(group: type) -> str:
+    return (inspect.getdoc(group) or "").partition(".")[0].partition(";")[0]
+
+
+def _names(options: type) -> list[str]:
+    keys = {field.name for field in dataclasses.fields(options)}
+    return [field.name for field in _fields() if field.name in keys]
+
+
+def _cut(cell: re.Match[str]) -> str:
+    """A cell of a table, of a long one its first clause."""
+    return cell[0] if len(cell[0].split()) <= MOST_WORDS else f"{cell[0].partition('; ')[0]} "
 
 
 def _fields() -> tuple[Any, ...]:
     order = list(Config().to_mapping())
     return tuple(sorted(dataclasses.fields(Config), key=lambda field: order.index(field.name)))
-
-
-def _row(field: Any) -> list[str]:
-    return [f"`{field.name}`", _default(field.name), _allowed(field.name), _in_python(field.name), _meaning(field.name)]
 
 
 def _default(key: str) -> str:
@@ -128,15 +183,15 @@ def _in_python(key: str) -> str:
     return IN_PYTHON.get(key, f"`{key}`" if key in known else "-")
 
 
-def _meaning(key: str) -> str:
-    """The key's entry under "Attributes" in the docstring, in one line."""
+def _meaning(key: str, brief: bool = False) -> str:
+    """The key's entry under "Attributes" in the docstring, in one line, or its first clause."""
     text = (inspect.getdoc(Config) or "").partition("\nAttributes:\n")[2]
     entry = re.search(rf"^  {key}: (.*(?:\n    .*)*)", text, re.MULTILINE)
     if entry is None:
         raise ValueError(f"{key}: has no entry in the docstring of Config")
     line = " ".join(entry[1].split()).replace("``", "`").replace("|", "\\|").rstrip(".")
-    line = re.sub(r" \(:\w+:`[^`]*`\)", "", line)
-    return re.sub(r":\w+:`~?([^`]*)`", r"`\1`", line)
+    line = re.sub(r":\w+:`~?([^`]*)`", r"`\1`", re.sub(r" \(:\w+:`[^`]*`\)", "", line))
+    return re.split(r"[.;:] ", line)[0].removesuffix(", or None") if brief else line
 
 
 def _use(key: str) -> str:
@@ -150,4 +205,5 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    (DOCS / "configuration.md").write_text(page(), encoding="utf-8")
+    (DOCS / "keys.md").write_text(keys_page(), encoding="utf-8")

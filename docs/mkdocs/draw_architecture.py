@@ -28,7 +28,7 @@ BOXES = {
     (272, 92, 184, 60): ("build", "names become functions"),
     (504, 92, 184, 60): ("run, sweep", "one run, many runs"),
     (736, 92, 184, 60): ("figures, report", "read the results folder"),
-    (40, 224, 184, 60): ("planning", "setup, cost, memory"),
+    (40, 224, 184, 60): ("planning", "setup, cost, checks"),
     (272, 224, 184, 60): ("cohort and downlink", "who takes part, what is sent"),
     (504, 224, 184, 60): ("local passes and uplink", "clients, noise, compression"),
     (736, 224, 184, 60): ("attack", "forges messages"),

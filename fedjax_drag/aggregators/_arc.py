@@ -6,11 +6,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag.aggregators._clipping import Clipped
-from fedjax_drag.checks import ArgumentError
-from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
+from fedjax_drag.ops.rules import ByzantineAggregator
 
 
-class arc(Clipped):
+class arc(ByzantineAggregator, Clipped):
     """Clips the k longest deltas to the length of the (k + 1)-th longest, then applies another rule.
 
     With n valid clients, and their lengths in order, ``l_(1) >= ... >= l_(n)``::
@@ -44,20 +43,8 @@ class arc(Clipped):
       product of rounded numbers may be one less.
     """
 
-    num_byzantine: int | None = None
-
-    def check(self) -> None:
-        super().check()
-        check_byzantine(self.num_byzantine)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self.aggregator.needs | byzantine_needs(self.num_byzantine)
-
     def threshold(self, norm: Float[Array, " clients"], valid: Bool[Array, " clients"], **extras: Any) -> Any:
-        f, size = byzantine_count(self.name, self.num_byzantine, extras), len(valid)
-        if f >= size:
-            raise ArgumentError("num_byzantine", f"must be at most S - 1 = {size - 1} for a cohort of {size}", given=f)
+        f = self.assumed(extras, size := len(valid), size - 1, "S - 1")
         number = jnp.maximum(valid.sum(), 1)
         clipped = 2 * f * jnp.maximum(number - f, 0) // number
         return jnp.sort(jnp.where(valid, norm, jnp.inf))[number - 1 - clipped]

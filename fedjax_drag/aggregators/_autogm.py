@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._geometric_median import median_metrics
-from fedjax_drag.ops.geometric_median import (
+from fedjax_drag.kernels.geometric_median import (
     Median,
     before,
     closest_to_zero,
@@ -19,9 +19,9 @@ from fedjax_drag.ops.geometric_median import (
     pull,
     root,
 )
-from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.kernels.span import span_around
+from fedjax_drag.ops.rules import Moved, PlainAggregator
 from fedjax_drag.ops.screening import MetricsOnly, stateless
-from fedjax_drag.ops.span import span_around
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
 _MEDIAN_ITERATIONS = 100
@@ -113,9 +113,7 @@ class autogm(PlainAggregator):
         checks.in_range("tolerance", self.tolerance, 0.0)
         checks.count("max_iterations", self.max_iterations, 1)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any) -> Moved:
         del state
         equal, present, count, nu = in_accuracy_of(
             deltas, tree.uniform_weights(valid), valid, valid.sum(), self.smoothing

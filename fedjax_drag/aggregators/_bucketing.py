@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.ops.rules import Wrapped, WrappingAggregator, wrapped
+from fedjax_drag.ops.rules import Moved, WrappingAggregator, wrapped
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -51,7 +51,7 @@ class bucketing(WrappingAggregator):
 
     def combine(
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **extras: Any
-    ) -> tuple[Params, Wrapped]:
+    ) -> Moved:
         if self.bucket_size > len(valid) > 1:  # one client is a bucket
             raise checks.ArgumentError(
                 "bucket_size", f"must be at most {len(valid)}, the size of the cohort", given=self.bucket_size

@@ -9,9 +9,7 @@ from jaxtyping import Array, Bool, Float
 from fedjax_drag import tree
 from fedjax_drag.aggregators._krum import distances_to_others
 from fedjax_drag.aggregators._meamed import mean_around_median
-from fedjax_drag.checks import ArgumentError
-from fedjax_drag.ops.rules import ByzantineAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_along
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -51,25 +49,12 @@ class bulyan(ByzantineAggregator):
 
     reports = ("selected",)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
-        f = self.assumed(extras)
-        if len(valid) < 4 * f + 3:
-            raise ArgumentError(
-                "num_byzantine",
-                f"must be at most {(len(valid) - 3) // 4} for a cohort of {len(valid)} (bulyan needs S >= 4 f + 3)",
-                given=f,
-            )
+        f = self.assumed(extras, size := len(valid), (size - 3) // 4, reason="bulyan needs S >= 4 f + 3")
         selected = _repeated_krum(distances_to_others(deltas, valid), valid, f)
         update, weight = mean_around_median(deltas, selected, jnp.maximum(selected.sum() - 2 * f, 1))
-        metrics = {
-            "weight": weight,
-            "cosine": tree.cosines(deltas, update),
-            "selected": selected.astype(weight.dtype),
-        }
-        return tree.move(params, update), MetricsOnly(metrics)
+        return moved_along(params, deltas, update, weight, selected=selected.astype(weight.dtype))
 
 
 def _repeated_krum(

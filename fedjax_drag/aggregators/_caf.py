@@ -7,11 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
-from fedjax_drag.ops.byzantine import check_majority
-from fedjax_drag.ops.distances import distances
+from fedjax_drag.kernels.distances import distances
 from fedjax_drag.ops.principal import principal
-from fedjax_drag.ops.rules import ByzantineAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_along
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -56,17 +54,12 @@ class caf(ByzantineAggregator):
 
     reports = ("trust",)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
-        f = self.assumed(extras)
-        check_majority("caf", f, len(valid))
+        f = self.assumed(extras, len(valid))
         trust = _filtered(distances(jax.lax.stop_gradient(deltas)), valid, f)
         weight = trust * tree.inverse(trust.sum())
-        update = tree.weighted_sum(weight, deltas)
-        metrics = {"weight": weight, "cosine": tree.cosines(deltas, update), "trust": trust}
-        return tree.move(params, update), MetricsOnly(metrics)
+        return moved_along(params, deltas, tree.weighted_sum(weight, deltas), weight, trust=trust)
 
 
 def _filtered(

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
-from fedjax_drag.ops.geometric_median import distances_to
-from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.kernels.geometric_median import distances_to
+from fedjax_drag.ops.rules import Moved, PlainAggregator
 from fedjax_drag.ops.screening import empty_metrics
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
@@ -70,9 +70,7 @@ class centered_clipping(PlainAggregator):
         center = jax.tree.map(lambda p: tree.accurate(jnp.zeros_like(p)), params)
         return CenteredClippingState(center, empty_metrics("scale"))
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
-    ) -> tuple[Params, CenteredClippingState]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any) -> Moved:
         share = tree.uniform_weights(valid)
 
         def iterate(before: tuple[Params, jax.Array, jax.Array], none: None) -> tuple[Any, None]:

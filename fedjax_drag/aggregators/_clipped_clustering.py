@@ -9,9 +9,9 @@ from jaxtyping import Array, Bool, Float
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._clustering import cosine_distances
 from fedjax_drag.aggregators._norm_clipping import clip_scale
+from fedjax_drag.kernels.order_statistics import median_of
 from fedjax_drag.ops.linkage import larger_group, two_groups
-from fedjax_drag.ops.order_statistics import median_of
-from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.rules import Moved, PlainAggregator
 from fedjax_drag.ops.screening import empty_metrics
 from fedjax_drag.types import Deltas, Params, State
 
@@ -79,9 +79,7 @@ class clipped_clustering(PlainAggregator):
             jnp.zeros(self.history, dtype), jnp.zeros((), jnp.int32), empty_metrics("selected", "scale")
         )
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
-    ) -> tuple[Params, ClippedClusteringState]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any) -> Moved:
         if len(valid) > self.history:
             raise checks.ArgumentError(
                 "history", f"must be at least {len(valid)}, the size of the cohort", given=self.history

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
-from fedjax_drag.ops.rules import Wrapped, WrappingAggregator, wrapped
+from fedjax_drag.ops.rules import Moved, WrappingAggregator, wrapped
 from fedjax_drag.types import Deltas, Params, Scalar, State
 from fedjax_drag.types._part import undefined
 
@@ -22,9 +22,7 @@ class Clipped(WrappingAggregator):
         """The length to which deltas of these lengths ``[S]`` are clipped, scalar."""
         raise undefined(self, "threshold")
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, Wrapped]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         norm = tree.norms(deltas)
         scale = jnp.where(valid, clip_scale(norm, self.threshold(norm, valid, **extras)), 0.0)
         clipped = clip(deltas, scale, valid)

@@ -8,8 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from fedjax_drag import checks, tree
 from fedjax_drag.ops.kmeans import kmeans
-from fedjax_drag.ops.rules import PlainAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
 from fedjax_drag.types import DISSIMILARITIES, Deltas, Params, State
 
 
@@ -94,7 +93,7 @@ class clusterguard(PlainAggregator):
         dissimilarity: jax.Array,
         key: jax.Array,
         **extras: Any,
-    ) -> tuple[Params, MetricsOnly]:
+    ) -> Moved:
         del state
         features_of = _with_size if self.use_num_examples else _alone
         present = valid & jnp.isfinite(dissimilarity)
@@ -102,13 +101,8 @@ class clusterguard(PlainAggregator):
         cluster = kmeans(jnp.stack(features, 1), present, key, self.num_clusters).assignment
         weight = _softmax(_scores(features, cluster, present), present)
         update = tree.weighted_sum(weight, deltas)
-        metrics = {
-            "weight": weight,
-            "cosine": tree.cosines(deltas, update),
-            "cluster": cluster.astype(jnp.float32),
-            "dissimilarity": jnp.where(present, tree.accurate(dissimilarity), 0.0),
-        }
-        return tree.move(params, update), MetricsOnly(metrics)
+        known = jnp.where(present, tree.accurate(dissimilarity), 0.0)
+        return moved_along(params, deltas, update, weight, cluster=cluster.astype(jnp.float32), dissimilarity=known)
 
 
 def _with_size(dissimilarity: jax.Array, *, num_examples: jax.Array, **_: Any) -> list[jax.Array]:

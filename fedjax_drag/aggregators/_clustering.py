@@ -7,10 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_drag import tree
-from fedjax_drag.ops.distances import pairs
+from fedjax_drag.kernels.distances import pairs
 from fedjax_drag.ops.linkage import larger_group, two_groups
-from fedjax_drag.ops.rules import PlainAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_by_mean
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -52,17 +51,7 @@ class clustering(PlainAggregator):
 
     reports = ("selected",)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any) -> Moved:
         del state
         apart = cosine_distances(jax.lax.stop_gradient(deltas))
-        selected = larger_group(two_groups(apart, valid), apart)
-        weight = tree.uniform_weights(selected)
-        update = tree.weighted_sum(weight, deltas)
-        metrics = {
-            "weight": weight,
-            "cosine": tree.cosines(deltas, update),
-            "selected": selected.astype(jnp.float32),
-        }
-        return tree.move(params, update), MetricsOnly(metrics)
+        return moved_by_mean(params, deltas, larger_group(two_groups(apart, valid), apart))

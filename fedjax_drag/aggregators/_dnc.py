@@ -9,11 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks, tree
-from fedjax_drag.ops.byzantine import check_majority
-from fedjax_drag.ops.distances import distances
+from fedjax_drag.kernels.distances import distances
 from fedjax_drag.ops.principal import principal
-from fedjax_drag.ops.rules import ByzantineAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_by_mean
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
 
@@ -72,10 +70,9 @@ class dnc(ByzantineAggregator):
 
     def combine(
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    ) -> Moved:
         del state
-        f = self.assumed(extras)
-        check_majority("dnc", f, len(valid))
+        f = self.assumed(extras, len(valid))
         left_out = jnp.floor(self.filter_fraction * f * (1 + 1e-6)).astype(jnp.int32)
         wanted = jnp.maximum(valid.sum() - left_out, 1)
 
@@ -87,16 +84,7 @@ class dnc(ByzantineAggregator):
             return rank < wanted, score
 
         good, score = jax.lax.map(once, jax.random.split(key, self.iterations))
-        selected = valid & good.all(0)
-        weight = tree.uniform_weights(selected)
-        update = tree.weighted_sum(weight, deltas)
-        metrics = {
-            "weight": weight,
-            "cosine": tree.cosines(deltas, update),
-            "score": score.max(0),
-            "selected": selected.astype(weight.dtype),
-        }
-        return tree.move(params, update), MetricsOnly(metrics)
+        return moved_by_mean(params, deltas, valid & good.all(0), score=score.max(0))
 
 
 def draw_coordinates(key: chex.PRNGKey, deltas: Deltas, number: int) -> Float[Array, "clients coordinates"]:

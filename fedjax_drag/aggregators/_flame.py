@@ -9,10 +9,9 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._clustering import cosine_distances
 from fedjax_drag.aggregators._norm_clipping import clip_scale
+from fedjax_drag.kernels.order_statistics import median_of
 from fedjax_drag.ops.linkage import majority_group
-from fedjax_drag.ops.order_statistics import median_of
-from fedjax_drag.ops.rules import PlainAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
 
@@ -65,7 +64,7 @@ class flame(PlainAggregator):
 
     def combine(
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **_: Any
-    ) -> tuple[Params, MetricsOnly]:
+    ) -> Moved:
         del state
         still = jax.lax.stop_gradient(deltas)
         if self.directions == "models":
@@ -77,13 +76,7 @@ class flame(PlainAggregator):
         weight = scale * tree.uniform_weights(selected)
         mean = tree.weighted_sum(weight, deltas)
         update = tree.add(mean, _noise(key, mean, self.noise_factor * middle))
-        metrics = {
-            "weight": weight,
-            "cosine": tree.cosines(deltas, update),
-            "selected": selected.astype(weight.dtype),
-            "scale": scale,
-        }
-        return tree.move(params, update), MetricsOnly(metrics)
+        return moved_along(params, deltas, update, weight, selected=selected.astype(weight.dtype), scale=scale)
 
 
 def _noise(key: chex.PRNGKey, like: Params, sigma: jax.Array) -> Params:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, per_client, tree
 from fedjax_drag.aggregators._clustering import cosine_distances
-from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.rules import Moved, PlainAggregator
 from fedjax_drag.ops.screening import check_extras, empty_metrics
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Deltas, Params, State
@@ -80,9 +80,7 @@ class foolsgold(PlainAggregator):
     def needs(self) -> frozenset[str]:
         return frozenset({"client_ids"})
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
-    ) -> tuple[Params, FoolsGoldState]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any) -> Moved:
         history = _grown(state.history, deltas, valid)
         trust = jnp.where(valid, _trust(cosine_distances(history), valid), 0.0)
         weight = trust * tree.uniform_weights(valid)

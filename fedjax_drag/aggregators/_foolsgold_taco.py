@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.ops.rules import Moved, PlainAggregator
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.types import Deltas, Params, State
 
@@ -40,9 +40,7 @@ class foolsgold_taco(PlainAggregator):
     reports = ("trust",)
     split = "clients"
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any) -> Moved:
         del state
         cosine = tree.cosines(deltas, tree.mean(deltas, valid))
         trust = jnp.where(valid, jnp.maximum(cosine, 0.0), 0.0)

@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._geometric_median import check_solver, median_metrics
-from fedjax_drag.ops.geometric_median import geometric_median_of
-from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.kernels.geometric_median import geometric_median_of
+from fedjax_drag.ops.rules import Moved, PlainAggregator
 from fedjax_drag.ops.screening import MetricsOnly, stateless
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
@@ -77,9 +77,7 @@ class geomed(PlainAggregator):
     def init(self, params: Params) -> MetricsOnly:
         return stateless(iterations=0, residual=0.0)(params)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
         settings = self.smoothing, self.tolerance, self.max_iterations
         if self.num_groups == "clients":

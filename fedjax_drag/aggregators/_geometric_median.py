@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks, tree
-from fedjax_drag.ops.geometric_median import Median, geometric_median_of
-from fedjax_drag.ops.rules import PlainAggregator
+from fedjax_drag.kernels.geometric_median import Median, geometric_median_of
+from fedjax_drag.ops.rules import Moved, PlainAggregator
 from fedjax_drag.ops.screening import MetricsOnly, stateless
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
@@ -80,9 +80,7 @@ class MedianAggregator(PlainAggregator):
         """The median of deltas of these weights ``[S]``, to the tolerance."""
         return geometric_median_of(deltas, mass, self.smoothing, self.tolerance, self.max_iterations)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
         weigh, _ = masses(self.weighting)
         median = self.solve(deltas, weigh(valid, **extras))

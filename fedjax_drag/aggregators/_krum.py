@@ -7,11 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
-from fedjax_drag.checks import ArgumentError
-from fedjax_drag.ops.distances import distances, pairs
-from fedjax_drag.ops.rules import ByzantineAggregator
+from fedjax_drag.kernels.distances import distances, pairs
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.types import Deltas, Params, State
+
+ENOUGH = "krum sums over n - f - 2 >= 1 neighbours"
+"""What a cohort must be large enough for."""
 
 
 def krum_scores(deltas: Deltas, valid: Bool[Array, " clients"], num_byzantine: int) -> Float[Array, " clients"]:
@@ -19,21 +21,8 @@ def krum_scores(deltas: Deltas, valid: Bool[Array, " clients"], num_byzantine: i
 
     ``n`` counts the valid clients; the others have an infinite score. The root ranks as the sum does, and, with every
     row scaled by its own largest distance, a huge delta cannot make the others' scores vanish.
-
-    Raises:
-      ValueError: if S - f - 2 < 1.
     """
-    _check_cohort(len(valid), num_byzantine)
     return _scores(distances_to_others(deltas, valid), valid, num_byzantine)
-
-
-def _check_cohort(size: int, num_byzantine: int) -> None:
-    if size - num_byzantine - 2 < 1:
-        raise ArgumentError(
-            "num_byzantine",
-            f"must be at most S - 3 = {size - 3} for a cohort of {size} (krum sums over n - f - 2 >= 1 neighbours)",
-            given=num_byzantine,
-        )
 
 
 def _scores(
@@ -87,12 +76,9 @@ class krum(ByzantineAggregator):
 
     reports = ("score",)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
-        f = self.assumed(extras)
-        _check_cohort(len(valid), f)
+        f = self.assumed(extras, size := len(valid), size - 3, "S - 3", ENOUGH)
         apart, cosine = pairs(deltas)
         score = _scores(_to_others(apart, valid), valid, f)
         weight = valid * jax.nn.one_hot(jnp.argmin(score), len(valid))

@@ -6,10 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import tree
-from fedjax_drag.ops.byzantine import check_majority
-from fedjax_drag.ops.distances import distances
-from fedjax_drag.ops.rules import ByzantineAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.kernels.distances import distances
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_by_mean
 from fedjax_drag.ops.subsets import least, left_out
 from fedjax_drag.types import Deltas, Params, State
 
@@ -54,12 +52,9 @@ class mda(ByzantineAggregator):
 
     reports = ("selected",)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
-        f = self.assumed(extras)
-        check_majority("mda", f, len(valid))
+        f = self.assumed(extras, len(valid))
         table = left_out("mda", len(valid), f, MOST_SUBSETS)
         apart = distances(jax.lax.stop_gradient(deltas))
 
@@ -68,13 +63,4 @@ class mda(ByzantineAggregator):
             farthest = among.max()
             return farthest, jnp.square(among * tree.inverse(farthest)).sum()
 
-        selected = least(diameter, table, valid)
-        return average_of(params, deltas, selected)
-
-
-def average_of(params: Params, deltas: Deltas, selected: jax.Array) -> tuple[Params, MetricsOnly]:
-    """Moves by the mean of the selected clients' deltas; metrics ``weight``, ``cosine`` and ``selected``."""
-    weight = tree.uniform_weights(selected)
-    update = tree.weighted_sum(weight, deltas)
-    metrics = {"weight": weight, "cosine": tree.cosines(deltas, update), "selected": selected.astype(weight.dtype)}
-    return tree.move(params, update), MetricsOnly(metrics)
+        return moved_by_mean(params, deltas, least(diameter, table, valid))

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import tree
-from fedjax_drag.ops.byzantine import check_majority
-from fedjax_drag.ops.order_statistics import middle, to_keys
-from fedjax_drag.ops.rules import ByzantineAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.kernels.order_statistics import middle, to_keys
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_along
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -64,14 +62,11 @@ class meamed(ByzantineAggregator):
       or fewer, the guarantee is lost.
     """
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
-        f = self.assumed(extras)
-        check_majority("meamed", f, len(valid))
+        f = self.assumed(extras, len(valid))
         update, weight = mean_around_median(deltas, valid, jnp.maximum(valid.sum() - f, 1))
-        return tree.move(params, update), MetricsOnly({"weight": weight, "cosine": tree.cosines(deltas, update)})
+        return moved_along(params, deltas, update, weight)
 
 
 def _around_median(deltas: Deltas, selected: Bool[Array, " clients"], count: Int[Array, ""]) -> Any:

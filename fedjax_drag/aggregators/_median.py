@@ -4,10 +4,8 @@ from typing import Any
 
 import jax
 
-from fedjax_drag import tree
-from fedjax_drag.ops.order_statistics import kept_share, middle
-from fedjax_drag.ops.rules import PlainAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.kernels.order_statistics import kept_share, middle
+from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -32,11 +30,8 @@ class median(PlainAggregator):
       Algorithm 1, option I.
     """
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any) -> Moved:
         del state
         # All but the middle one, or the middle two, are cut off.
         kept = middle(deltas, valid, (valid.sum() - 1) // 2)
-        metrics = {"weight": kept_share(deltas, valid, kept), "cosine": tree.cosines(deltas, kept.mean)}
-        return tree.move(params, kept.mean), MetricsOnly(metrics)
+        return moved_along(params, deltas, kept.mean, kept_share(deltas, valid, kept))

@@ -6,11 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._mda import average_of
-from fedjax_drag.ops.byzantine import check_majority
-from fedjax_drag.ops.geometric_median import distances_to
-from fedjax_drag.ops.rules import ByzantineAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.kernels.geometric_median import distances_to
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_by_mean
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -69,12 +66,9 @@ class monna(ByzantineAggregator):
     def requires(self) -> frozenset[str]:
         return frozenset({"root_delta"} if self.trusted is None else ())
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
-        f, size = self.assumed(extras), len(valid)
-        check_majority("monna", f, size)
+        f, size = self.assumed(extras, len(valid)), len(valid)
         if self.trusted is not None and self.trusted >= size:
             raise checks.ArgumentError(
                 "trusted", f"must be at most {size - 1}, the last of a cohort of {size}", given=self.trusted
@@ -84,4 +78,4 @@ class monna(ByzantineAggregator):
         vector = jax.tree.map(lambda r: jnp.where(here.any(), tree.accurate(r), 0.0), vector)
         distance = distances_to(*jax.lax.stop_gradient((vector, deltas)), tree.uniform_weights(here))
         rank = jnp.argsort(jnp.argsort(jnp.where(here, distance, jnp.inf)))
-        return average_of(params, deltas, here & (rank < jnp.maximum(valid.sum() - f, 1)))
+        return moved_by_mean(params, deltas, here & (rank < jnp.maximum(valid.sum() - f, 1)))

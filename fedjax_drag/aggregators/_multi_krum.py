@@ -5,10 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._krum import krum_scores
-from fedjax_drag.ops.rules import ByzantineAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag import checks
+from fedjax_drag.aggregators._krum import ENOUGH, krum_scores
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_by_mean
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -49,25 +48,14 @@ class multi_krum(ByzantineAggregator):
         if self.num_selected is not None:
             checks.count("num_selected", self.num_selected, 1)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
-        f = self.assumed(extras)
+        f = self.assumed(extras, size := len(valid), size - 3, "S - 3", ENOUGH)
         score, n = krum_scores(deltas, valid, f), valid.sum()
-        if self.num_selected is not None and self.num_selected > len(score):
+        if self.num_selected is not None and self.num_selected > size:
             raise checks.ArgumentError(
-                "num_selected", f"must be at most {len(score)}, the size of the cohort", given=self.num_selected
+                "num_selected", f"must be at most {size}, the size of the cohort", given=self.num_selected
             )
         wanted = jnp.maximum(n - f, 1) if self.num_selected is None else jnp.minimum(self.num_selected, n)
         rank = jnp.argsort(jnp.argsort(score))
-        selected = valid & (rank < wanted)
-        weight = tree.uniform_weights(selected)
-        update = tree.weighted_sum(weight, deltas)
-        metrics = {
-            "weight": weight,
-            "cosine": tree.cosines(deltas, update),
-            "score": score,
-            "selected": selected.astype(weight.dtype),
-        }
-        return tree.move(params, update), MetricsOnly(metrics)
+        return moved_by_mean(params, deltas, valid & (rank < wanted), score=score)

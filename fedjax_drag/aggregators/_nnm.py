@@ -7,14 +7,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
-from fedjax_drag.checks import ArgumentError
-from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
-from fedjax_drag.ops.distances import distances
-from fedjax_drag.ops.rules import Wrapped, WrappingAggregator, wrapped
+from fedjax_drag.kernels.distances import distances
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, WrappingAggregator, wrapped
 from fedjax_drag.types import Deltas, Params, State
 
 
-class nnm(WrappingAggregator):
+class nnm(ByzantineAggregator, WrappingAggregator):
     """Replaces every delta by the mean of its n - f nearest, itself included, then applies another rule.
 
     Args:
@@ -42,24 +40,13 @@ class nnm(WrappingAggregator):
       Interpretation: n counts the valid clients.
     """
 
-    num_byzantine: int | None = None
-
-    def check(self) -> None:
-        super().check()
-        check_byzantine(self.num_byzantine)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self.aggregator.needs | byzantine_needs(self.num_byzantine)
-
     @property
     def split(self) -> str:
         return "coordinates"
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, Wrapped]:
-        mixing = _mixing(distances(deltas), valid, byzantine_count("nnm", self.num_byzantine, extras))
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
+        f = self.assumed(extras, len(valid), len(valid) - 1, "S - 1")
+        mixing = _mixing(distances(deltas), valid, f)
         mixed = tree.mix(mixing, deltas)
         moved, inner = self.aggregator.apply(params, mixed, state.inner, valid=valid, **extras)
         update = tree.subtract(jax.tree.map(tree.accurate, moved), params)
@@ -72,10 +59,6 @@ def _mixing(
 ) -> Float[Array, "clients clients"]:
     """Row m is ``1 / (n - f)`` on the clients nearest to m, and 0 for an absent m; ``[S, S]``."""
     size = len(valid)
-    if num_byzantine >= size:
-        raise ArgumentError(
-            "num_byzantine", f"must be at most S - 1 = {size - 1} for a cohort of {size}", given=num_byzantine
-        )
     distance = jnp.where(jnp.eye(size, dtype=bool), -1.0, distance)
     rank = jnp.argsort(jnp.argsort(jnp.where(valid, distance, jnp.inf), axis=1), axis=1)
     count = jnp.maximum(valid.sum() - num_byzantine, 1)

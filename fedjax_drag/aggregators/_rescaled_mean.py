@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from fedjax_drag import tree
-from fedjax_drag.ops.rules import Wrapped, WrappingAggregator, wrapped
+from fedjax_drag.ops.rules import Moved, WrappingAggregator, wrapped
 from fedjax_drag.types import Deltas, Params, State
 
 
@@ -33,9 +33,7 @@ class rescaled_mean(WrappingAggregator):
       none; a control experiment for rules such as :func:`drag`
     """
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, Wrapped]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         moved, inner = self.aggregator.apply(params, deltas, state.inner, valid=valid, **extras)
         length = tree.norm(tree.subtract(jax.tree.map(tree.accurate, moved), params))
         mean = tree.mean(deltas, valid)

@@ -3,7 +3,7 @@
 from jaxtyping import Array, Float
 
 from fedjax_drag.aggregators._geometric_median import MedianAggregator
-from fedjax_drag.ops.geometric_median import Median, weiszfeld
+from fedjax_drag.kernels.geometric_median import Median, weiszfeld
 from fedjax_drag.types import Deltas, Scalar
 
 

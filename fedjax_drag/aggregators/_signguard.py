@@ -9,9 +9,8 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
 from fedjax_drag.aggregators._norm_clipping import clip_scale
-from fedjax_drag.ops.order_statistics import count_entries, median_of
-from fedjax_drag.ops.rules import PlainAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.kernels.order_statistics import count_entries, median_of
+from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
 _NEAREST = 0.5  # share of the clients within the bandwidth around a client, on the average
@@ -72,7 +71,7 @@ class signguard(PlainAggregator):
 
     def combine(
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **_: Any
-    ) -> tuple[Params, MetricsOnly]:
+    ) -> Moved:
         del state
         norm = tree.norms(deltas)
         middle = median_of(jax.lax.stop_gradient(norm), valid)
@@ -80,14 +79,8 @@ class signguard(PlainAggregator):
         selected = valid & ordinary & largest_cluster(sign_shares(key, deltas, self.sign_fraction), valid)
         scale = jnp.where(valid, clip_scale(norm, middle), 0.0)
         weight = scale * tree.uniform_weights(selected)
-        update = tree.weighted_sum(weight, deltas)
-        metrics = {
-            "weight": weight,
-            "cosine": tree.cosines(deltas, update),
-            "selected": selected.astype(weight.dtype),
-            "scale": scale,
-        }
-        return tree.move(params, update), MetricsOnly(metrics)
+        update, chosen = tree.weighted_sum(weight, deltas), selected.astype(weight.dtype)
+        return moved_along(params, deltas, update, weight, selected=chosen, scale=scale)
 
 
 def sign_shares(key: chex.PRNGKey, deltas: Deltas, fraction: Any) -> Float[Array, "clients 3"]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.ops.order_statistics import count_entries
+from fedjax_drag.kernels.order_statistics import count_entries
 from fedjax_drag.ops.rules import SummedAggregator, cosine_to_sum
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.types import Deltas, Params, Scalar, State

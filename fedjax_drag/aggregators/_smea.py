@@ -5,12 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag.aggregators._mda import average_of
-from fedjax_drag.ops.byzantine import check_majority
-from fedjax_drag.ops.distances import distances
+from fedjax_drag.kernels.distances import distances
 from fedjax_drag.ops.principal import largest_deviation
-from fedjax_drag.ops.rules import ByzantineAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_by_mean
 from fedjax_drag.ops.subsets import least, left_out
 from fedjax_drag.types import Deltas, Params, State
 
@@ -53,16 +50,13 @@ class smea(ByzantineAggregator):
 
     reports = ("selected",)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
-        f = self.assumed(extras)
-        check_majority("smea", f, len(valid))
+        f = self.assumed(extras, len(valid))
         table = left_out("smea", len(valid), f, MOST_SUBSETS)
         apart = distances(jax.lax.stop_gradient(deltas))
 
         def deviation(kept: jax.Array) -> tuple[jax.Array, jax.Array]:
             return largest_deviation(apart, kept.astype(apart.dtype)), jnp.zeros((), apart.dtype)
 
-        return average_of(params, deltas, least(deviation, table, valid))
+        return moved_by_mean(params, deltas, least(deviation, table, valid))

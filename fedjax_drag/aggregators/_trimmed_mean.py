@@ -5,10 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import checks, tree
-from fedjax_drag.ops.order_statistics import kept_share, middle
-from fedjax_drag.ops.rules import PlainAggregator
-from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag import checks
+from fedjax_drag.kernels.order_statistics import kept_share, middle
+from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
 
@@ -51,13 +50,10 @@ class trimmed_mean(PlainAggregator):
     def check(self) -> None:
         checks.in_range("trim_fraction", self.trim_fraction, 0.0, 0.5, open_high=True)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any
-    ) -> tuple[Params, MetricsOnly]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **_: Any) -> Moved:
         del state
         kept = middle(deltas, valid, _number_cut(self.trim_fraction, valid.sum()))
-        metrics = {"weight": kept_share(deltas, valid, kept), "cosine": tree.cosines(deltas, kept.mean)}
-        return tree.move(params, kept.mean), MetricsOnly(metrics)
+        return moved_along(params, deltas, kept.mean, kept_share(deltas, valid, kept))
 
 
 def _number_cut(fraction: Any, number: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import tree
 from fedjax_drag.attacks._attack import Knowledge, check_knowledge, known, mean_of, replace_malicious
-from fedjax_drag.ops.distances import distances
+from fedjax_drag.kernels.distances import distances
 from fedjax_drag.types import Attack, Deltas, Params, Uplink
 
 _HALVINGS = 17  # from the bound to below 1e-5 of it

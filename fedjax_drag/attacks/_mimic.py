@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Int
 
 from fedjax_drag import tree
 from fedjax_drag.attacks._attack import centred, known, replace_malicious
-from fedjax_drag.ops.distances import gram
+from fedjax_drag.kernels.distances import gram
 from fedjax_drag.types import Attack, Deltas, Uplink
 
 

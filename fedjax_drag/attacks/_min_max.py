@@ -5,7 +5,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
 from fedjax_drag.attacks._attack import HiddenPush
-from fedjax_drag.ops.distances import distances
+from fedjax_drag.kernels.distances import distances
 from fedjax_drag.types import Deltas, Params
 
 

@@ -6,9 +6,6 @@
         fd.simulate(algorithm, callbacks=[log], ...)
 """
 
-from fedjax_drag.callbacks._logger import Logger, needed
-from fedjax_drag.callbacks._mlflow import mlflow
-from fedjax_drag.callbacks._tensorboard import tensorboard
-from fedjax_drag.callbacks._wandb import wandb
+from fedjax_drag.callbacks._trackers import Logger, mlflow, needed, tensorboard, wandb
 
 __all__ = ["Logger", "mlflow", "needed", "tensorboard", "wandb"]

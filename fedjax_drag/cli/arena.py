@@ -81,10 +81,11 @@ def run(
     with reported(debug):
         with user_errors(), without_garbage_collection():
             from fedjax_drag.cores import one_device_per_core, start
-            from fedjax_drag.experiment.arena import standing as standings
+            from fedjax_drag.experiment.arena import play, tables
             from fedjax_drag.experiment.arena.protocol import load_arena
+            from fedjax_drag.experiment.arena.standing import read
             from fedjax_drag.experiment.arena.trials import Trials
-            from fedjax_drag.experiment.config.names import slug
+            from fedjax_drag.experiment.config.config import slug
             from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 
             arena = load_arena(config)
@@ -93,12 +94,12 @@ def run(
             one_device_per_core()
             start()
             trials = Trials(out or Path("runs") / slug(arena.name), quiet or None, allow_code)
-            given = None if standing is None else standings.read(standing)
-            standings.begin(arena, trials, given)
+            given = None if standing is None else read(standing)
+            play.begin(arena, trials, given)
         with stopping.saving():
-            finished = standings.run(arena, trials, given)
+            finished = play.play(arena, trials, given)
         if not quiet:
-            typer.echo(f"\n{finished.table()}\nresults in {trials.folder}")
+            typer.echo(f"\n{tables.page(finished)}\nresults in {trials.folder}")
 
 
 @app.command()
@@ -128,10 +129,17 @@ def table(
     """
     with reported(debug):
         with user_errors(), writes("html", html), writes("figures", figures):
+            from fedjax_drag.experiment.arena import tables
             from fedjax_drag.experiment.arena.standing import read
 
             shown, old = read(standing), None if since is None else read(since)
-            text = shown.table(old)
-            written = [] if html is None else [shown.page(html, old)]
-            written += [] if figures is None else shown.figures(figures)
+            text, written = tables.page(shown, old), []
+            if html is not None:
+                from fedjax_drag.experiment.arena import page
+
+                written.append(page.write(shown, html, old))
+            if figures is not None:
+                from fedjax_drag.experiment.arena.figures import write
+
+                written += write(shown, figures)
         typer.echo("\n".join([text.rstrip(), *(["", *map(str, written)] if written else [])]))

@@ -8,7 +8,7 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -236,28 +236,3 @@ def nan_checks(for_nans: bool) -> Iterator[None]:
 def _printable(text: str) -> str:
     """A message without control characters, which a terminal would obey."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
-def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
-    """Where results go without --out.
-
-    With ``resume`` it is the folder of the same overrides; if there is none, that of the same overrides before the
-    last of those that may change in between, such as more rounds; if there is none of these, the only one whose name
-    differs in nothing else.
-
-    Raises:
-      ValueError: several folders differ in nothing else.
-    """
-    from fedjax_drag.experiment.config.names import earlier_names, without_keys
-    from fedjax_drag.experiment.run import results
-
-    runs, free = Path("runs"), ("rounds", "num_rounds", *results.FREE)
-    names = earlier_names(name, overrides, free)
-    if not resume:
-        return runs / names[0]
-    there = {path.name: path for path in runs.glob("*/")}
-    others = sorted(path for name, path in there.items() if without_keys(name, free) == names[-1])
-    found = [there[earlier] for earlier in names if earlier in there]
-    if not found and len(others) > 1:
-        raise ValueError(f"--resume: {', '.join(map(str, others))} could go on; name one by --out")
-    return (found or others or [runs / names[0]])[0]

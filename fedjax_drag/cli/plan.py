@@ -74,15 +74,11 @@ def plan(
     with reported(debug):
         with user_errors():
             found, experiment = _loaded(config, overrides or (), target, allow_code)
-        say = _silence if quiet else lambda words: typer.echo(f"compiling {words} ...", err=True)
+        say = lambda words: None if quiet else typer.echo(f"compiling {words} ...", err=True)
         with user_errors():
             fits = _tell(experiment, found, say, cells_per_program, as_json)
     if not fits:
         raise typer.Exit(FAILED)
-
-
-def _silence(words: str) -> None:
-    del words
 
 
 def _loaded(
@@ -98,9 +94,8 @@ def _loaded(
 
         start()
     from fedjax_drag.accelerators import targets
-    from fedjax_drag.experiment.build.experiment import load_experiment
+    from fedjax_drag.experiment.build.experiment import load_experiment, read
     from fedjax_drag.experiment.build.own_parts import Code
-    from fedjax_drag.experiment.config.loading import read
     from fedjax_drag.experiment.config.yaml_text import parse
     from fedjax_drag.experiment.sweep.grid import AXES, load_grid
 
@@ -118,25 +113,18 @@ def _tell(
     experiment: "Experiment | Grid", target: "Target", say: Callable[[str], Any], most: int | None, as_json: bool
 ) -> bool:
     """Prints the plan; returns whether everything fits."""
-    from fedjax_drag.experiment.plan import remedies, text
-    from fedjax_drag.experiment.plan.run_plan import plan_run
-    from fedjax_drag.experiment.plan.sweep_plan import plan_sweep
-    from fedjax_drag.experiment.run.planning import Federations
+    from fedjax_drag.experiment import plan
     from fedjax_drag.experiment.sweep.grid import Grid
 
     if isinstance(experiment, Grid):
-        planned = plan_sweep(experiment, target, say, most)
-        typer.echo(json.dumps(text.as_mapping(planned), indent=2) if as_json else text.of_sweep(planned))
+        planned = plan.plan_sweep(experiment, target, say, most)
+        typer.echo(json.dumps(plan.as_mapping(planned), indent=2) if as_json else plan.as_text(planned))
         return planned.fits
-    federations, shown, fit = Federations(), [], True
-    for label, config in experiment.runs.items():
-        run = plan_run(label, config, target, federations, say)
-        remedy = None if run.fits else remedies.find(run, config, federations, say)
-        fit = fit and run.fits
-        if as_json:
-            shown.append(text.as_mapping(run, remedy))
-        else:
-            typer.echo(text.of_run(run, remedy, sought=True))
+    runs = []
+    for run in plan.plan_runs(experiment.runs, target, say):
+        runs.append(run)
+        if not as_json:
+            typer.echo(plan.as_text(run))
     if as_json:
-        typer.echo(json.dumps(shown, indent=2))
-    return fit
+        typer.echo(json.dumps([plan.as_mapping(run) for run in runs], indent=2))
+    return all(run.fits for run in runs)

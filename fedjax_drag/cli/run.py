@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,6 @@ from fedjax_drag.cli.common import (
     Overrides,
     Quiet,
     config_argument,
-    default_folder,
     laid_out,
     nan_checks,
     reported,
@@ -96,54 +95,32 @@ def run(
     Exit status: 0 done, 1 the run failed or diverged (its parameters are not finite; other runs of the comparison
     are finished), 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume goes on from there).
     """
-    processes = Processes(distributed, coordinator, num_processes, process_id)
     with reported(debug), nan_checks(debug_nans):
         with user_errors(), without_garbage_collection():
-            planned = _planned(config, overrides or (), out, resume, overwrite, log or (), processes, allow_code)
+            from fedjax_drag.cli.folders import default_folder
+            from fedjax_drag.cores import one_device_per_core, start
+            from fedjax_drag.experiment.build.experiment import load_experiment
+            from fedjax_drag.experiment.run.planning import plan
+            from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
+            from fedjax_drag.simulation.devices.processes import initialize
+
+            keep_compiled()
+            experiment = load_experiment(config, overrides or (), allow_code)
+            folder = out or default_folder(experiment.config.name, overrides or (), resume)
+            given = (coordinator, num_processes, process_id)
+            if distributed:
+                if experiment.config.mesh == "cores":
+                    raise ValueError("mesh='cores': the devices of one process; must be all with --distributed")
+                experiment = experiment.with_mesh("all")
+                initialize(*given)  # before the first use of a device
+            elif given != (None, None, None):
+                raise ValueError("--coordinator, --num-processes, --process-id: go with --distributed")
+            elif any(one.mesh in ("auto", "cores") for one in experiment.runs.values()):
+                one_device_per_core()
+            start()
+            planned = plan(experiment, out=folder, resume=resume, overwrite=overwrite, log=log or ())
         with planned, stopping.saving():
             _execute(planned, quiet)
-
-
-class Processes(NamedTuple):
-    """What the options say about the other processes of a run; the fields are those of ``run``."""
-
-    distributed: bool
-    coordinator: str | None
-    num_processes: int | None
-    process_id: int | None
-
-
-def _planned(
-    config: Path,
-    overrides: Sequence[str],
-    out: Path | None,
-    resume: bool,
-    overwrite: bool,
-    log: Sequence[str],
-    processes: Processes,
-    allow_code: bool,
-) -> "CheckedExperiment":
-    """Loads the experiment, sets up the devices, which must come before their first use, and builds the runs."""
-    from fedjax_drag.cores import one_device_per_core, start
-    from fedjax_drag.experiment.build.experiment import load_experiment
-    from fedjax_drag.experiment.run.planning import plan
-    from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
-    from fedjax_drag.simulation.devices.processes import initialize
-
-    keep_compiled()
-    experiment = load_experiment(config, overrides, allow_code)
-    folder = out or default_folder(experiment.config.name, overrides, resume)
-    if processes.distributed:
-        if experiment.config.mesh == "cores":
-            raise ValueError("mesh='cores': the devices of one process; must be all with --distributed")
-        experiment = experiment.with_mesh("all")
-        initialize(*processes[1:])
-    elif processes[1:] != (None, None, None):
-        raise ValueError("--coordinator, --num-processes, --process-id: go with --distributed")
-    elif any(run.mesh in ("auto", "cores") for run in experiment.runs.values()):
-        one_device_per_core()
-    start()
-    return plan(experiment, out=folder, resume=resume, overwrite=overwrite, log=log)
 
 
 def _execute(planned: "CheckedExperiment", quiet: bool) -> None:

@@ -15,7 +15,6 @@ from fedjax_drag.cli.common import (
     Overrides,
     Quiet,
     config_argument,
-    default_folder,
     laid_out,
     nan_checks,
     reported,
@@ -98,6 +97,7 @@ def sweep(
     """
     with reported(debug), nan_checks(debug_nans):
         with user_errors(), without_garbage_collection():
+            from fedjax_drag.cli.folders import default_folder
             from fedjax_drag.cores import one_device_per_core, start
             from fedjax_drag.experiment.build.own_parts import Code
             from fedjax_drag.experiment.sweep import cluster, sweep_folder
@@ -113,7 +113,7 @@ def sweep(
                 raise ValueError("--jobs, --job: go with --launcher")
             if launcher is not None and debug_nans:
                 raise ValueError("--debug-nans: watches this process, not the jobs of --launcher")
-            target = launcher and cluster.executor(launcher, folder / cluster.JOBS, job_options or ())
+            target = launcher and cluster.executor(launcher, folder / sweep_folder.JOBS, job_options or ())
             if target is None:
                 start()
             planned = sweeping.plan(grid, out=folder, resume=resume, overwrite=overwrite)

@@ -76,10 +76,10 @@ class FederatedDataset:
         _check_statistics(self.mean, self.std, self.input_shape)
         if self.users is not None:
             _check_users(self.users, self.user_names, len(self.train.y))
-        if (self.rows is None) != (self.counts is None):
-            raise ValueError("rows, counts: must be given together")
         if self.rows is not None and self.counts is not None:
             _check_clients(self.rows, self.counts, len(self.train.y))
+        elif self.rows is not None or self.counts is not None:
+            raise ValueError("rows, counts: must be given together")
 
     @property
     def num_clients(self) -> int:
@@ -228,30 +228,27 @@ def from_arrays(
       >>> fed.num_classes, fed.input_shape
       (3, (5,))
     """
-    train, test = _examples("train", train_x, train_y), _examples("test", test_x, test_y)
-    _check_channels(train[0])
-    floating = [np.issubdtype(x.dtype, np.floating) for x, _ in (train, test)]
-    if train[0].dtype != test[0].dtype and not all(floating):
-        raise checks.ArgumentError("test_x", f"{test[0].dtype} beside {train[0].dtype} train_x: must be of one type")
-    if train[0].shape[1:] != test[0].shape[1:]:
-        raise checks.ArgumentError(
-            "test_x", f"inputs of shape {test[0].shape[1:]}: must be {train[0].shape[1:]} as of train_x"
-        )
+    (x, y), (x_test, y_test) = _examples("train", train_x, train_y), _examples("test", test_x, test_y)
+    _check_channels(x)
+    floating = all(np.issubdtype(inputs.dtype, np.floating) for inputs in (x, x_test))
+    if x.dtype != x_test.dtype and not floating:
+        raise checks.ArgumentError("test_x", f"{x_test.dtype} beside {x.dtype} train_x: must be of one type")
+    if x.shape[1:] != x_test.shape[1:]:
+        raise checks.ArgumentError("test_x", f"inputs of shape {x_test.shape[1:]}: must be {x.shape[1:]} as of train_x")
     if num_classes is None:
-        num_classes = targets.number_of_classes(train[1], test[1])
+        num_classes = targets.number_of_classes(y, y_test)
     if normalize != "standard" and not (mean is None and std is None):
         raise checks.ArgumentError("normalize", "must be 'standard' where mean or std are given", given=normalize)
-    measured_mean, measured_std = statistics(train[0], normalize) if mean is None or std is None else ((), ())
-    shift = np.atleast_1d(np.asarray(measured_mean if mean is None else mean))
-    scale = np.atleast_1d(np.asarray(measured_std if std is None else std))
-    _check_statistics(shift.tolist(), scale.tolist(), train[0].shape[1:])
-    inputs = train[0], test[0]
-    if all(floating):
-        *inputs, shift, scale = stored(*inputs, shift, scale)
-    users = None if users is None else _array("users", users)
-    parts = (inputs[0], train[1]), (inputs[1], test[1])
-    statistic = tuple(shift.tolist()), tuple(scale.tolist())
-    return make(name, *parts, num_classes, *statistic, users=users, user_names=tuple(user_names))
+    measured = statistics(x, normalize) if mean is None or std is None else (mean, std)
+    shift, scale = (
+        np.atleast_1d(m if given is None else given) for m, given in zip(measured, (mean, std), strict=True)
+    )
+    _check_statistics(shift.tolist(), scale.tolist(), x.shape[1:])
+    if floating:
+        x, x_test, shift, scale = stored(x, x_test, shift, scale)
+    users = None if users is None else _narrowed(_array("users", users))
+    fed = make(name, (x, y), (x_test, y_test), num_classes, tuple(shift.tolist()), tuple(scale.tolist()))
+    return fed if users is None else replace(fed, users=users, user_names=tuple(user_names))
 
 
 def make(
@@ -261,23 +258,9 @@ def make(
     num_classes: int,
     mean: tuple[float, ...] = (0.0,),
     std: tuple[float, ...] = (1.0,),
-    *,
-    users: np.ndarray | None = None,
-    user_names: tuple[str, ...] = (),
 ) -> FederatedDataset:
     """An unpartitioned data set from pairs (inputs, labels) of arrays that have their final types."""
-    shape = train[0].shape[1:]
-    return FederatedDataset(
-        name=name,
-        train=Batch(*train),
-        test=Batch(*test),
-        num_classes=num_classes,
-        input_shape=shape,
-        mean=tuple(mean),
-        std=tuple(std),
-        users=None if users is None else _narrowed(users),
-        user_names=user_names,
-    )
+    return FederatedDataset(name, Batch(*train), Batch(*test), num_classes, train[0].shape[1:], mean, std)
 
 
 def normalized(fed: FederatedDataset, normalize: Normalize) -> FederatedDataset:
@@ -323,10 +306,8 @@ def _array(name: str, values: Any) -> np.ndarray:
 
 def _narrowed(users: np.ndarray) -> np.ndarray:
     """Integers as int32; unchanged if they do not fit, which the data set refuses."""
-    if not np.issubdtype(users.dtype, np.integer):
-        return users
-    narrow = users.astype(np.int32)
-    return narrow if (narrow == users).all() else users
+    fits = np.issubdtype(users.dtype, np.integer) and (users == users.astype(np.int32)).all()
+    return users.astype(np.int32) if fits else users
 
 
 def _check_channels(x: np.ndarray) -> None:
@@ -371,14 +352,12 @@ def _check_statistics(
 
 
 def _check_users(users: np.ndarray, names: tuple[str, ...], num_examples: int) -> None:
-    wrong_form = f"users: {users.dtype} of shape {users.shape}: must be int32 [{num_examples}]"
-    if users.shape != (num_examples,) or not np.issubdtype(users.dtype, np.integer):
-        raise ValueError(wrong_form)
+    is_list = users.shape == (num_examples,) and np.issubdtype(users.dtype, np.integer)
     last = len(names) - 1 if names else np.iinfo(np.int32).max
-    if users.min() < 0 or users.max() > last:
+    if is_list and (users.min() < 0 or users.max() > last):
         raise checks.ArgumentError("users", f"from {users.min()} to {users.max()}: must be in [0, {last}]")
-    if users.dtype != np.int32:
-        raise ValueError(wrong_form)
+    if not is_list or users.dtype != np.int32:
+        raise ValueError(f"users: {users.dtype} of shape {users.shape}: must be int32 [{num_examples}]")
 
 
 def _check_clients(rows: np.ndarray, counts: np.ndarray, num_examples: int) -> None:

@@ -2,92 +2,57 @@
 
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from fedjax_drag import checks
 from fedjax_drag.data import preparing
 from fedjax_drag.data.dataset import FederatedDataset, normalized
-from fedjax_drag.data.formats import files
+from fedjax_drag.data.formats.locate import Place
 from fedjax_drag.data.normalization import NORMALIZE, Normalize
-from fedjax_drag.data.sets import adult, builtin, cifar, emnist, leaf, shakespeare, svhn, tfds
+from fedjax_drag.data.sets import adult, builtin, cifar, leaf, mnist, shakespeare, svhn, tfds
+from fedjax_drag.data.sets.published import Published
 from fedjax_drag.data.validation import hold_out
-
-Place = str | os.PathLike[str] | None
 
 
 class Source(NamedTuple):
     """A source of a data set other than TFDS.
 
     Attributes:
+      name: of the data set.
       about: one line.
-      read: ``(data_dir) -> data set``; FileNotFoundError if its files are not there.
+      load: ``(data_dir) -> data set``; FileNotFoundError if its files are not there.
       find: ``(data_dir) -> its files``, or the same error; None if it needs no files.
     """
 
+    name: str
     about: str
-    read: Callable[[Place], FederatedDataset]
+    load: Callable[[Place], FederatedDataset]
     find: Callable[[Place], list[Path]] | None = None
 
 
-def _idx(record: files.IdxDataset, what: str, sizes: str) -> Source:
-    about = f"{what}, 28x28 grey, {record.num_classes} classes, {sizes} examples; IDX files"
-    return Source(about, partial(files.load_idx, record), partial(files.find, record))
-
-
-def _cifar(record: cifar.CifarDataset, classes: str, coarse: bool = False) -> Source:
-    about = f"photographs, 32x32 colour, {classes}, 50,000 + 10,000 examples; binary or Python files"
-    return Source(about, partial(cifar.load_cifar, record, coarse=coarse), partial(cifar.find, record))
-
-
-SOURCES: Mapping[str, Source] = {
-    "digits": Source(
+_SOURCES: tuple[Source | Published | leaf.LeafDataset, ...] = (
+    Source(
+        "digits",
         "handwritten digits, 8x8 grey, 10 classes, 1,442 + 355 examples; ships with scikit-learn",
         lambda _: builtin.digits(),
     ),
-    "synthetic": Source(
+    Source(
+        "synthetic",
         "mixture of Gaussians, 32 numbers, 10 classes, 10,000 + 2,000 examples; computed",
         lambda _: builtin.synthetic(),
     ),
-    "mnist": _idx(files.MNIST, "handwritten digits", "60,000 + 10,000"),
-    "fashion_mnist": _idx(files.FASHION_MNIST, "articles of clothing", "60,000 + 10,000"),
-    "emnist_balanced": _idx(emnist.EMNIST["emnist_balanced"], "digits and letters", "112,800 + 18,800"),
-    "emnist_byclass": _idx(emnist.EMNIST["emnist_byclass"], "digits and letters", "697,932 + 116,323"),
-    "emnist_bymerge": _idx(emnist.EMNIST["emnist_bymerge"], "digits and letters", "697,932 + 116,323"),
-    "emnist_letters": _idx(emnist.EMNIST["emnist_letters"], "letters", "124,800 + 20,800"),
-    "emnist_digits": _idx(emnist.EMNIST["emnist_digits"], "digits", "240,000 + 40,000"),
-    "emnist_mnist": _idx(emnist.EMNIST["emnist_mnist"], "digits", "60,000 + 10,000"),
-    "emnist_bymerge_test": Source(
-        "the test images of emnist_bymerge alone, a seventh of each class for testing, 47 classes, 99,707 + 16,616 "
-        "examples; IDX files",
-        partial(emnist.load_bymerge_test, emnist.BYMERGE_TEST),
-        partial(files.find, emnist.BYMERGE_TEST),
-    ),
-    "femnist": Source(
-        "digits and letters by writer, 28x28 grey, 62 classes; LEAF's JSON files",
-        partial(leaf.load_leaf, leaf.FEMNIST),
-        partial(leaf.find, leaf.FEMNIST),
-    ),
-    "cifar10": _cifar(cifar.CIFAR10, "10 classes"),
-    "cifar100": _cifar(cifar.CIFAR100, "100 classes"),
-    "cifar100_coarse": _cifar(cifar.CIFAR100, "20 groups of classes", coarse=True),
-    "svhn": Source(
-        "house numbers, 32x32 colour, 10 classes, 73,257 + 26,032 examples; MATLAB files",
-        partial(svhn.load_svhn, svhn.SVHN),
-        partial(svhn.find, svhn.SVHN),
-    ),
-    "adult": Source(
+    *(mnist.MNIST, mnist.FASHION_MNIST, *mnist.EMNIST.values(), mnist.BYMERGE_TEST, leaf.FEMNIST),
+    *(cifar.CIFAR10, cifar.CIFAR100, cifar.CIFAR100_COARSE, svhn.SVHN),
+    Source(
+        "adult",
         "incomes above 50,000 dollars, 108 numbers or 123 of 0 and 1, 2 classes, 32,561 + 16,281 examples; text files",
-        partial(adult.load_adult, adult.ADULT),
-        partial(adult.find, adult.ADULT),
+        adult.load_adult,
+        adult.find,
     ),
-    "shakespeare": Source(
-        "80 characters and the one that follows, by role, 80 classes; plain text, or LEAF's JSON files",
-        shakespeare.load_shakespeare,
-        shakespeare.find,
-    ),
-}
+    Source("shakespeare", leaf.SHAKESPEARE.about, shakespeare.load_shakespeare, shakespeare.find),
+)
+SOURCES: Mapping[str, Source | Published | leaf.LeafDataset] = {source.name: source for source in _SOURCES}
 """Every data set that :func:`load` knows."""
 
 DATASETS: tuple[tuple[str, str], ...] = tuple((name, source.about) for name, source in SOURCES.items())
@@ -107,8 +72,8 @@ def load(
 ) -> FederatedDataset:
     """Loads a data set, not yet split among clients.
 
-    Files are verified, decoded once, and kept decoded in the user's cache folder (``FEDJAX_DRAG_CACHE`` names another
-    one; set and empty, nothing is kept).
+    Files are verified. Images and LEAF's files are decoded once, and kept decoded in the user's cache folder
+    (``FEDJAX_DRAG_CACHE`` names another one; set and empty, nothing is kept).
 
     Args:
       name: one of :data:`DATASETS`. ``synthetic`` and ``shakespeare`` have arguments of their own in :func:`synthetic`
@@ -144,7 +109,7 @@ def load(
     checks.one_of("source", source, ("auto", "files", "tfds"))
     checks.one_of("normalize", normalize, NORMALIZE)
     if name == "adult" and source != "tfds":  # scales some of its columns, and stores the result
-        fed = adult.load_adult(adult.ADULT, data_dir, "columns" if features is None else features, normalize)
+        fed = adult.load_adult(data_dir, "columns" if features is None else features, normalize)
     else:
         if features is not None:
             raise checks.ArgumentError(
@@ -158,17 +123,19 @@ def _loaded(name: str, data_dir: Place, source: str, allow_download: bool) -> Fe
     """The data set from the first of its sources."""
     if source == "tfds":
         checks.one_of("name", name, tfds.DATASETS)
-        return _from_tfds(name, data_dir, allow_download)
-    try:
-        return SOURCES[name].read(data_dir)
-    except FileNotFoundError as error:
-        if source == "files" or name not in tfds.DATASETS:
-            raise
-        if allow_download or tfds.prepared(name, data_dir) is not None:
-            return _from_tfds(name, data_dir, allow_download)
-        raise FileNotFoundError(
-            f"{error}; or let TFDS get it: fedjax-drag data prepare {name} --allow-download"
-        ) from None
+    else:
+        try:
+            return SOURCES[name].load(data_dir)
+        except FileNotFoundError as error:
+            if source == "files" or name not in tfds.DATASETS:
+                raise
+            if not allow_download and tfds.prepared(name, data_dir) is None:
+                raise FileNotFoundError(
+                    f"{error}; or let TFDS get it: fedjax-drag data prepare {name} --allow-download"
+                ) from None
+    if allow_download:
+        preparing.prepare(name, data_dir=data_dir, allow_download=True)
+    return tfds.load(name, data_dir)
 
 
 def where(name: str, data_dir: Place = None) -> str:
@@ -190,9 +157,3 @@ def where(name: str, data_dir: Place = None) -> str:
     except FileNotFoundError:
         folder = tfds.prepared(name, data_dir) if name in tfds.DATASETS else None
         return "" if folder is None else str(folder)
-
-
-def _from_tfds(name: str, data_dir: Place, allow_download: bool) -> FederatedDataset:
-    if allow_download:
-        preparing.prepare(name, data_dir=data_dir, allow_download=True)
-    return tfds.load(name, data_dir)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag.checks import ArgumentError
-from fedjax_drag.data.sets import tfds
-from fedjax_drag.data.sets.cifar import CIFAR100, load_cifar
+from fedjax_drag.checks import ArgumentError, first_line
+from fedjax_drag.data.formats.locate import Place
+from fedjax_drag.data.sets import cifar, tfds
 
 _ID_DIGITS = {"cifar10": 5, "cifar100": 5, "svhn": 6}
 """Digits of the number in the names of the images, for data sets whose images TFDS names."""
@@ -22,8 +22,8 @@ Columns = dict[str, np.ndarray]
 
 def prepare(
     name: str,
-    source_dir: str | os.PathLike[str] | None = None,
-    data_dir: str | os.PathLike[str] | None = None,
+    source_dir: Place = None,
+    data_dir: Place = None,
     allow_download: bool = False,
 ) -> Path:
     """Prepares a data set as TFDS does, in the format that :func:`fedjax_drag.data.sets.tfds.load` reads.
@@ -58,51 +58,61 @@ def prepare(
             "(--allow-download, allow_download=True)",
         )
     tfds.refuse_other_formats(name, data_dir)
-    if source_dir is None:
-        place = _download(name, tfds.root(data_dir))
-    else:
-        place = _write(name, _read(name, source_dir), tfds.root(data_dir))
+    place = _prepare(name, None if source_dir is None else _read(name, source_dir), tfds.root(data_dir))
     folder = tfds.prepared(name, data_dir)
     if folder is None:  # TFDS accepted another folder as prepared
         raise ValueError(f"{place}: in the way of what is to be prepared; move or delete it")
     return folder
 
 
-def _read(name: str, source_dir: str | os.PathLike[str]) -> dict[str, Columns]:
+def _read(name: str, source_dir: Place) -> dict[str, Columns]:
     """The columns of both splits, as in the original files."""
     dataset = tfds.DATASETS[name]
-    read = dataset.from_files(source_dir)
-    parts = {"train": read.train, "test": read.test}
-    splits = {split: {"image": np.asarray(part.x), "label": np.asarray(part.y)} for split, part in parts.items()}
-    if name == "cifar100":
-        coarse = load_cifar(CIFAR100, source_dir, coarse=True)
-        splits["train"]["coarse_label"] = np.asarray(coarse.train.y)
-        splits["test"]["coarse_label"] = np.asarray(coarse.test.y)
-    for (split, columns), size in zip(splits.items(), dataset.sizes, strict=True):
-        if len(columns["label"]) < size:
-            raise ValueError(f"{source_dir}: {name} has {len(columns['label']):,} {split} examples: must be {size:,}")
-        columns["label"] = columns["label"] + dataset.first_label
-        columns["image"] = columns["image"].transpose(0, 2, 1, 3) if dataset.transposed else columns["image"]
+    read = dataset.load(source_dir)
+    coarse = cifar.CIFAR100_COARSE.load(source_dir) if name == "cifar100" else None
+    splits = {}
+    for split, size in zip(("train", "test"), dataset.sizes, strict=True):
+        x, y = np.asarray(getattr(read, split).x), np.asarray(getattr(read, split).y)
+        if len(y) < size:
+            raise ValueError(f"{source_dir}: {name} has {len(y):,} {split} examples: must be {size:,}")
+        x = x.transpose(0, 2, 1, 3) if dataset.transposed else x
+        splits[split] = {"image": x[:size], "label": y[:size] + dataset.first_label}
+        if coarse is not None:
+            splits[split]["coarse_label"] = np.asarray(getattr(coarse, split).y)
     return splits
 
 
-def _write(name: str, splits: dict[str, Columns], root: Path) -> str:
-    """Lets TFDS write the examples; returns the folder."""
-    library, dataset = tfds.library(), tfds.DATASETS[name]
-    builder = library.builder(dataset.path, data_dir=os.fspath(root))
+def _prepare(name: str, splits: dict[str, Columns] | None, root: Path) -> str:
+    """Lets TFDS write the examples, or download and write them; returns the folder.
 
-    def generate(dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
-        sizes = zip(splits.items(), dataset.sizes, strict=True)
-        return {split: _examples(columns, size, split, _ID_DIGITS.get(name, 0)) for (split, columns), size in sizes}
-
-    builder._split_generators = generate  # the one step of a builder that differs between data sets
-    _run(library, builder)
+    TFDS writes to a temporary folder, which it renames when all is done.
+    """
+    library = tfds.library()
+    if splits is None:
+        try:
+            import_module("tensorflow")
+        except ImportError as error:
+            raise ArgumentError(
+                name,
+                f"a download needs TensorFlow, which is not there ({first_line(error)}); pip install "
+                "tensorflow-cpu, or prepare it from its original files (--from DIR, source_dir), which does without",
+            ) from error
+    try:
+        builder = library.builder(tfds.DATASETS[name].tfds, data_dir=os.fspath(root))
+        if splits is not None:  # the one step of a builder that differs between data sets
+            digits = _ID_DIGITS.get(name, 0)
+            examples = {split: _examples(columns, split, digits) for split, columns in splits.items()}
+            builder._split_generators = lambda dl_manager: examples
+        config = library.download.DownloadConfig(try_download_gcs=False)  # prepared data there have another format
+        builder.download_and_prepare(file_format=tfds.FORMAT, download_config=config)
+    except Exception as error:  # network, disk or files; TFDS has no common class of errors
+        raise OSError(f"{name}: TFDS could not prepare it ({first_line(error)})") from error
     return builder.data_dir
 
 
-def _examples(columns: Columns, size: int, split: str, id_digits: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Index, by which TFDS shuffles, and features of the first ``size`` examples of a split."""
-    for place in range(size):
+def _examples(columns: Columns, split: str, id_digits: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Index, by which TFDS shuffles, and features of the examples of a split."""
+    for place in range(len(columns["label"])):
         example: dict[str, Any] = {key: values[place] for key, values in columns.items()}
         example["image"] = _png(example["image"])
         if id_digits:
@@ -118,29 +128,3 @@ def _png(image: np.ndarray) -> io.BytesIO:
     Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(stream, "PNG")
     stream.seek(0)
     return stream
-
-
-def _download(name: str, root: Path) -> str:
-    """Lets TFDS download and prepare; returns the folder."""
-    library = tfds.library()
-    try:
-        import_module("tensorflow")
-    except ImportError as error:
-        raise ArgumentError(
-            name,
-            f"a download needs TensorFlow, which is not there ({tfds.one_line(error)}); pip install "
-            "tensorflow-cpu, or prepare it from its original files (--from DIR, source_dir), which does without",
-        ) from error
-    try:
-        builder = library.builder(tfds.DATASETS[name].path, data_dir=os.fspath(root))
-        _run(library, builder)
-    except Exception as error:  # network, disk or files; TFDS has no common class of errors
-        what = f"{type(error).__name__}: {tfds.one_line(error)}"
-        raise OSError(f"{name}: TFDS could not download and prepare it ({what})") from error
-    return builder.data_dir
-
-
-def _run(library: Any, builder: Any) -> None:
-    """Writes to a temporary folder, which is renamed when all is done."""
-    config = library.download.DownloadConfig(try_download_gcs=False)  # prepared data there have another format
-    builder.download_and_prepare(file_format=tfds.FORMAT, download_config=config)

@@ -84,10 +84,8 @@ def _number(fraction: float | int, available: int) -> int:
     checks.in_range("validation_fraction", fraction, 0.0, 1.0, open_low=True, open_high=True)
     number = max(1, round(fraction * available))
     if number == available:
-        allowed = f"must leave one, so be at most {available - 1} of them"
-        raise checks.ArgumentError(
-            "validation_fraction", f"all {available} training examples; {allowed}", given=fraction
-        )
+        said = f"all {available} training examples; must leave one, so be at most {available - 1} of them"
+        raise checks.ArgumentError("validation_fraction", said, given=fraction)
     return number
 
 

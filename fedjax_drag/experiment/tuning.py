@@ -18,9 +18,8 @@ import jax
 from fedjax_drag import checks
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.build import build
-from fedjax_drag.experiment.build.experiment import load_experiment
+from fedjax_drag.experiment.build.experiment import Source, load_experiment
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import Source
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.simulation import Evaluation, Simulation, trace
@@ -130,7 +129,7 @@ def tune(
     if asked.compare is not None:
         raise ValueError(f"compare={list(asked.compare)}: one run is measured at a time; must be null")
     with placement.sharing():  # all settings have the same data
-        clock = _Clock(asked, Federations().split(asked), rounds, quick, callback)
+        clock = _Clock(asked, Federations().split(asked), min(rounds, asked.eval_every), quick, callback)
         try:
             clock.answer()
         except KeyboardInterrupt as stopped:
@@ -144,57 +143,53 @@ def tune(
     return tuning
 
 
+@dataclasses.dataclass
 class _Clock:
     """The measurements of one run; ``best`` has the answers so far."""
 
-    def __init__(
-        self, asked: Config, fed: FederatedDataset, rounds: int, quick: bool, callback: Callable[[Timing], Any] | None
-    ) -> None:
-        self.asked, self.fed, self.quick, self.callback = asked, fed, quick, callback
-        self.interval = min(rounds, asked.eval_every)
-        self.rows: list[Timing] = []
-        self.best: Timing = Timing(PRESENT, {})
-        self.known: dict[Any, Timing] = {}
+    asked: Config
+    fed: FederatedDataset
+    interval: int
+    quick: bool
+    callback: Callable[[Timing], Any] | None
+    rows: list[Timing] = dataclasses.field(default_factory=list)
+    best: Timing = dataclasses.field(default_factory=lambda: Timing(PRESENT, {}))
+    known: dict[Any, Timing] = dataclasses.field(default_factory=dict)
 
     def answer(self) -> None:
         """Measures the present setting, then the alternatives of every question."""
         _ = self._traced({})  # a configuration that is wrong is refused, not passed over
-        self.best = self._measured(PRESENT, {})
-        for alternatives in (self._ways(), self._meshes(), self._visits()):
+        self.best = self._measured({})
+        for alternatives in self._questions():
             before = self.best
             for keys in alternatives:
-                row = self._measured(_shown(keys), {**before.keys, **keys})
+                row = self._measured(keys, before.keys)
                 if row.seconds is not None and (self.best.seconds is None or row.seconds < CLEARLY * self.best.seconds):
                     self.best = row
-        for precision in self._precisions():
-            keys = {"matmul_precision": precision}
-            self._measured(_shown(keys), {**self.best.keys, **keys}, "changes results: not chosen")
+        if not self.quick and jax.default_backend() != "cpu":
+            for precision in PRECISIONS[1:]:
+                self._measured({"matmul_precision": precision}, self.best.keys, "changes results: not chosen")
 
     def tuning(self) -> Tuning:
         """What is known so far."""
         keys = {key: value for key, value in self.best.keys.items() if value != getattr(self.asked, key)}
         return Tuning(tuple(self.rows), keys, dataclasses.replace(self.asked, **keys))
 
-    def _ways(self) -> list[dict[str, Any]]:
+    def _questions(self) -> list[list[dict[str, Any]]]:
+        """The alternatives of each question: ways over the clients, devices that share them, visits to the host."""
         chunks = [size for size in (QUICK_CHUNKS if self.quick else CHUNKS) if size < self.asked.cohort_size]
         ways = [("map", None), *(("map", size) for size in chunks), ("vmap", None)]
-        return [{"clients_axis": axis, "clients_per_chunk": size} for axis, size in ways]
-
-    def _meshes(self) -> list[dict[str, Any]]:
-        return [{"mesh": None}, {"mesh": "cores"}] if jax.local_device_count() > 1 else []
-
-    def _visits(self) -> list[dict[str, Any]]:
-        return [] if self.quick else [{"rounds_per_compile": None}, {"rounds_per_compile": 1}]
-
-    def _precisions(self) -> tuple[str, ...]:
-        return () if self.quick or jax.default_backend() == "cpu" else PRECISIONS[1:]
+        questions: list[list[dict[str, Any]]] = [[{"clients_axis": way, "clients_per_chunk": n} for way, n in ways]]
+        if jax.local_device_count() > 1:
+            questions.append([{"mesh": None}, {"mesh": "cores"}])
+        if not self.quick:
+            questions.append([{"rounds_per_compile": None}, {"rounds_per_compile": 1}])
+        return questions
 
     def _traced(self, keys: Mapping[str, Any]) -> Simulation:
         readings = QUICK_READINGS if self.quick else READINGS
-        config = dataclasses.replace(self.asked, **keys)
         # Whether a run is worth sharing depends on its length: that of the configuration.
-        settings = build.settings(config, self.fed)
-        traced = build.traced(trace, settings)
+        traced = build.traced(trace, build.settings(dataclasses.replace(self.asked, **keys), self.fed))
         return dataclasses.replace(
             traced,
             num_rounds=(readings + 1) * self.interval,
@@ -204,15 +199,16 @@ class _Clock:
             stop_on_divergence=False,
         )
 
-    def _measured(self, setting: str, keys: Mapping[str, Any], note: str = "") -> Timing:
-        row = Timing(setting, dict(keys), note=note)
+    def _measured(self, changes: Mapping[str, Any], before: Mapping[str, Any] | None = None, note: str = "") -> Timing:
+        """The row of a setting: changes to the answers before."""
+        row = Timing(_shown(changes) or PRESENT, {**(before or {}), **changes}, note=note)
         try:
-            simulation = self._traced(keys)
+            simulation = self._traced(row.keys)
             precision = simulation.spec.matmul_precision
             program = (simulation.batching, simulation.mesh, simulation.rounds_per_compile, precision)
             if program in self.known:  # such as clients_axis=auto and what it stands for
                 same = self.known[program]
-                row = same._replace(setting=setting, keys=row.keys, note=note or f"same as {same.setting}")
+                row = same._replace(setting=row.setting, keys=row.keys, note=note or f"same as {same.setting}")
             else:
                 seconds = _seconds(simulation, self.interval)
                 needed = memory.needed(simulation.lowered.advance.compile()) or None

@@ -1,7 +1,7 @@
 """Stride-1 convolution and 2x2 max pooling that stay fast inside ``lax.scan`` and under ``vmap``.
 
 The convolution and its two gradients are three bilinear operations, each computed in the form that suits the kernel and
-the platform for which the program is compiled (:mod:`~fedjax_drag.models.conv_forms`). Each operation's gradients are
+the platform for which the program is compiled (:mod:`~fedjax_drag.kernels.convolution`). Each operation's gradients are
 the other two, so reverse mode nests to any order; forward mode is not offered. Where :class:`Conv` pools, one product
 gives the four outputs of each pooling window instead: on a GPU, and on a CPU for narrow images of few output channels.
 
@@ -31,13 +31,13 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks
-from fedjax_drag.models.conv_forms import FORMS, Pads, form_on_cpu
+from fedjax_drag.kernels.convolution import FORMS, Pads, form_on_cpu
+from fedjax_drag.kernels.pooled_convolution import pooled_window_product
+from fedjax_drag.kernels.pooling import max_pool
 from fedjax_drag.models.initialisation import Initializer
-from fedjax_drag.models.pooled_conv import pooled_window_product
-from fedjax_drag.models.pooling import max_pool
 
 POOLED = "pooled"
-"""The form of :mod:`~fedjax_drag.models.pooled_conv`, of a layer that pools."""
+"""The form of :mod:`~fedjax_drag.kernels.pooled_convolution`, of a layer that pools."""
 
 
 def conv2d(
@@ -52,7 +52,7 @@ def conv2d(
       x: images.
       kernel: the same height and width k.
       padding: ``"SAME"`` (output as large as the input) or ``"VALID"`` (no padding).
-      form: one of :data:`~fedjax_drag.models.conv_forms.FORMS`, or ``"auto"`` for that of the platform.
+      form: one of :data:`~fedjax_drag.kernels.convolution.FORMS`, or ``"auto"`` for that of the platform.
 
     Returns:
       Images of the same height and width, or, with ``"VALID"``, of ``height - k + 1`` and ``width - k + 1``.
@@ -61,7 +61,7 @@ def conv2d(
       ValueError: if the padding or the form is unknown, the shapes do not fit or the image is smaller than the kernel.
     """
     _check_form(form, FORMS)
-    return _output(_chosen(x, kernel, _pads(x, kernel, padding), form), x, kernel)
+    return _operation(_chosen(x, kernel, _pads(x, kernel, padding), form), "output", x, kernel)
 
 
 def convolution(
@@ -87,7 +87,7 @@ def convolution(
     setting = _chosen(x, kernel, pads, "auto" if form == POOLED else form)
 
     def in_steps(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-        y: Any = _output(setting, x, kernel)
+        y: Any = _operation(setting, "output", x, kernel)
         y = (max_pool(y) if pool else y) + bias
         return nn.relu(y) if relu else y
 
@@ -115,8 +115,8 @@ class Conv(nn.Module):
       relu: whether to apply ReLU at the end.
       kernel_init: initialiser of the kernel.
       bias_init: initialiser of the bias.
-      form: as of :func:`conv2d`; or ``"pooled"``, that of :mod:`~fedjax_drag.models.pooled_conv`, which a layer that
-        pools takes by itself where it is the faster one.
+      form: as of :func:`conv2d`; or ``"pooled"``, that of :mod:`~fedjax_drag.kernels.pooled_convolution`, which a
+        layer that pools takes by itself where it is the faster one.
     """
 
     features: int
@@ -171,11 +171,9 @@ def _chosen(x: jax.Array, kernel: jax.Array, pads: Pads, form: str) -> _Setting:
     return _Setting(form_on_cpu(x.shape[2], kernel.shape), "patches", "grouped", pads)
 
 
-# --- the three operations, each with the other two as gradients
-
-
-def _computed(setting: _Setting, part: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """The operation ``part`` of the form that the platform takes."""
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _operation(setting: _Setting, part: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """``part``, a field of :class:`~fedjax_drag.kernels.convolution.ConvForm`, in the form that the platform takes."""
 
     def by(form: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
         return functools.partial(getattr(FORMS[form], part), pads=setting.pads)
@@ -185,46 +183,17 @@ def _computed(setting: _Setting, part: str, a: jax.Array, b: jax.Array) -> jax.A
     return lax.platform_dependent(a, b, **forms)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _output(setting: _Setting, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    return _computed(setting, "output", x, kernel)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _input_gradient(setting: _Setting, g: jax.Array, kernel: jax.Array) -> jax.Array:
-    return _computed(setting, "input_gradient", g, kernel)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _kernel_gradient(setting: _Setting, x: jax.Array, g: jax.Array) -> jax.Array:
-    return _computed(setting, "kernel_gradient", x, g)
-
-
-def _keeping_arguments(operation: Callable) -> Callable:
-    return lambda setting, a, b: (operation(setting, a, b), (a, b))
-
-
-def _output_backward(
-    setting: _Setting, saved: tuple[jax.Array, jax.Array], g: jax.Array
+def _gradients(
+    setting: _Setting, part: str, saved: tuple[jax.Array, jax.Array], slope: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    x, kernel = saved
-    return _input_gradient(setting, g, kernel), _kernel_gradient(setting, x, g)
+    """Those of one operation are the other two."""
+    a, b = saved
+    of = functools.partial(_operation, setting)
+    if part == "output":  # of the images and the kernel
+        return of("input_gradient", slope, b), of("kernel_gradient", a, slope)
+    if part == "input_gradient":  # of the output's slope and the kernel
+        return of("output", slope, b), of("kernel_gradient", slope, a)
+    return of("input_gradient", b, slope), of("output", a, slope)  # of the images and the output's slope
 
 
-def _input_gradient_backward(
-    setting: _Setting, saved: tuple[jax.Array, jax.Array], dx: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    g, kernel = saved
-    return _output(setting, dx, kernel), _kernel_gradient(setting, dx, g)
-
-
-def _kernel_gradient_backward(
-    setting: _Setting, saved: tuple[jax.Array, jax.Array], dk: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    x, g = saved
-    return _input_gradient(setting, g, dk), _output(setting, x, dk)
-
-
-_output.defvjp(_keeping_arguments(_output), _output_backward)
-_input_gradient.defvjp(_keeping_arguments(_input_gradient), _input_gradient_backward)
-_kernel_gradient.defvjp(_keeping_arguments(_kernel_gradient), _kernel_gradient_backward)
+_operation.defvjp(lambda setting, part, a, b: (_operation(setting, part, a, b), (a, b)), _gradients)

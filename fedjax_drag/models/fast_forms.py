@@ -6,8 +6,8 @@ A model is a function of arrays, whatever it is written in; its equations (the j
 * a convolution at stride 1 with a square kernel, the bias that is added to it, ReLU and 2x2 max pooling after it, as
   :func:`~fedjax_drag.models.conv.convolution`;
 * a convolution with a 1x1 kernel as a product;
-* 2x2 max pooling as :func:`~fedjax_drag.models.pooling.max_pool`, and sums over windows that do not overlap, such as of
-  average pooling, without a window.
+* 2x2 max pooling as :func:`~fedjax_drag.kernels.pooling.max_pool`;
+* sums over windows that do not overlap, such as those of average pooling, without a window.
 
 Parameters, outputs and gradients are the same up to rounding. All other equations, and convolutions inside loops and
 functions with gradients of their own, are computed as they are.
@@ -22,9 +22,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
+from fedjax_drag.kernels.convolution import Pads
+from fedjax_drag.kernels.pooling import max_pool
 from fedjax_drag.models.conv import convolution
-from fedjax_drag.models.conv_forms import Pads
-from fedjax_drag.models.pooling import max_pool
 
 _CONVOLUTION, _MAXIMA, _SUMS = "conv_general_dilated", "reduce_window_max", "reduce_window_sum"
 _CALLS = ("jit", "pjit", "closed_call")

@@ -1,5 +1,6 @@
-"""Arithmetic on stacked deltas that several aggregation rules share.
+"""What several aggregation rules share.
 
-``distances``, ``order_statistics``, ``geometric_median``, ``kmeans`` and ``linkage`` compute; ``screening`` decides
-which clients count; ``sums`` makes a rule of sums over clients.
+``rules`` and ``weighted`` are the forms of a rule, ``screening`` decides which clients count; ``kmeans``, ``linkage``,
+``principal`` and ``subsets`` choose among clients from small matrices. What passes over the deltas is in
+:mod:`fedjax_drag.kernels`.
 """

@@ -9,8 +9,10 @@ A rule is a subclass of one of them, or of :class:`~fedjax_drag.ops.weighted.Wei
 weights of the clients.
 """
 
-# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
+# Properties and fields of summed_rule stand in the place of methods.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportAssignmentType=false
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -18,12 +20,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag import kinds, tree
+from fedjax_drag import checks, kinds, tree
 from fedjax_drag.naming import name_of
-from fedjax_drag.ops.byzantine import byzantine_count, byzantine_needs, check_byzantine
-from fedjax_drag.ops.screening import check_extras, concluded, empty_metrics, own, screen, screened_sums, stateless
+from fedjax_drag.ops.screening import (
+    MetricsOnly,
+    Screening,
+    apply_screened,
+    check_extras,
+    concluded,
+    empty_metrics,
+    own,
+    screen,
+    stateless,
+)
 from fedjax_drag.types import DISSIMILARITIES, Aggregator, Deltas, InitFn, Params, State, Sums, extras_of
 from fedjax_drag.types._part import undefined
+
+Moved = tuple[Params, State]
+"""Parameters and state after a round."""
 
 
 class PlainAggregator(Aggregator):
@@ -44,9 +58,7 @@ class PlainAggregator(Aggregator):
         """A state without a memory, unless the subclass has another."""
         return stateless(*self.reports)(params)
 
-    def combine(
-        self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
-    ) -> tuple[Params, State]:
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         """Parameters and state after a round.
 
         Args:
@@ -66,22 +78,31 @@ class PlainAggregator(Aggregator):
     def requires(self) -> frozenset[str]:
         return extras_of(self.combine)
 
-    def apply(
-        self,
-        params: Params,
-        deltas: Deltas,
-        state: State,
-        *,
-        valid: Any = None,
-        reject_nonfinite: bool = True,
-        **extras: Any,
-    ) -> tuple[Params, State]:
-        size = tree.check_cohort(params, deltas)
-        told = check_extras({**extras, "valid": valid}, self.requires, params, size, self.num_clients)
-        who = screen(deltas, told.pop("valid"), reject_nonfinite)
-        with own(state):
-            after = self.combine(params, deltas, state, valid=who.counted, **told)
-            return concluded((params, state), after, who, reject_nonfinite)
+    def apply(self, params: Params, deltas: Deltas, state: State, **extras: Any) -> tuple[Params, State]:
+        return apply_screened(self.combine, self.requires, self.num_clients, params, deltas, state, **extras)
+
+
+def moved_along(
+    params: Params, deltas: Deltas, update: Params, weight: Float[Array, " clients"], **metrics: jax.Array
+) -> Moved:
+    """Parameters after an update, and the state of a rule without a memory.
+
+    Args:
+      params: the global parameters.
+      deltas: of the cohort ``[S, *p]``.
+      update: like the parameters.
+      weight: of each delta in it, ``[S]``.
+      **metrics: others of the rule.
+    """
+    common = {"weight": weight, "cosine": tree.cosines(deltas, update)}
+    return tree.move(params, update), MetricsOnly(common | metrics)
+
+
+def moved_by_mean(params: Params, deltas: Deltas, selected: Bool[Array, " clients"], **metrics: jax.Array) -> Moved:
+    """:func:`moved_along` the mean of the selected clients' deltas, with the metric ``selected``."""
+    weight = tree.uniform_weights(selected)
+    update = tree.weighted_sum(weight, deltas)
+    return moved_along(params, deltas, update, weight, selected=selected.astype(weight.dtype), **metrics)
 
 
 class ByzantineAggregator(PlainAggregator):
@@ -94,15 +115,48 @@ class ByzantineAggregator(PlainAggregator):
     num_byzantine: int | None = None
 
     def check(self) -> None:
-        check_byzantine(self.num_byzantine)
+        super().check()
+        if self.num_byzantine is not None:
+            checks.count("num_byzantine", self.num_byzantine)
 
     @property
     def needs(self) -> frozenset[str]:
-        return byzantine_needs(self.num_byzantine)
+        return super().needs | ({"num_byzantine"} if self.num_byzantine is None else set())
 
-    def assumed(self, extras: Mapping[str, Any]) -> int:
-        """f, from the argument or the extra."""
-        return byzantine_count(self.name, self.num_byzantine, extras)
+    def assumed(
+        self, extras: Mapping[str, Any], size: int, most: int | None = None, bound: str = "", reason: str = ""
+    ) -> int:
+        """f, from the argument or the extra, a Python integer, as it decides what is compiled.
+
+        Args:
+          extras: of ``apply``.
+          size: S, of the cohort.
+          most: the greatest f that the rule accepts in such a cohort; default a minority, S > 2 f.
+          bound: the same in terms of S, for the message.
+          reason: why, for the message.
+
+        Raises:
+          ValueError: nobody says how many, there are more, or the extra is no count, such as a traced number.
+        """
+        given, told = self.num_byzantine, extras.get("num_byzantine")
+        f = given if told is None else told
+        if f is None:
+            allowed = f"{self.name} must be given how many of the cohort may be malicious, as f >= 0"
+            raise checks.ArgumentError("num_byzantine", allowed, given=None)
+        checks.count("num_byzantine", f)
+        if given is not None and given < f:
+            warnings.warn(
+                f"{self.name}: num_byzantine={given}: the simulation has {told} malicious clients in a cohort; leave "
+                "it out to take that number",
+                stacklevel=2,
+            )
+        f = int(f) if given is None else given
+        if most is None:
+            most, reason = (size - 1) // 2, f"{self.name} needs S > 2 f"
+        if f > most:
+            at_most = f"must be at most {bound and f'{bound} = '}{most} for a cohort of {size}"
+            raise checks.ArgumentError("num_byzantine", at_most + (reason and f" ({reason})"), given=f)
+        return f
 
 
 class Wrapped(NamedTuple):
@@ -127,11 +181,12 @@ class WrappingAggregator(PlainAggregator):
     aggregator: Aggregator
 
     def check(self) -> None:
+        super().check()
         kinds.AGGREGATOR.check("aggregator", self.aggregator)
 
     @property
     def needs(self) -> frozenset[str]:
-        return self.aggregator.needs
+        return super().needs | self.aggregator.needs
 
     @property
     def split(self) -> str:
@@ -146,14 +201,12 @@ class WrappingAggregator(PlainAggregator):
 
 
 def wrapped(inner: State, metrics: dict[str, Any]) -> Wrapped:
-    """The state around that of the other rule: with these metrics, and those of the other rule that it passes on."""
-    return Wrapped(inner._replace(metrics={}), metrics | passed_on(inner))
+    """The state around that of the other rule: with these metrics, and those of the other rule that are scalars.
 
-
-def passed_on(inner: State) -> dict[str, jax.Array]:
-    """The wrapped rule's metrics that a wrapper reports: scalars, as its rows need not be clients."""
-    scalars = {name: value for name, value in inner.metrics.items() if jnp.ndim(value) == 0}
-    return {name: value for name, value in scalars.items() if name != "num_rejected"}
+    The others are not passed on, as the rows of the other rule need not be clients.
+    """
+    scalars = {name: value for name, value in inner.metrics.items() if jnp.ndim(value) == 0 and name != "num_rejected"}
+    return Wrapped(inner._replace(metrics={}), metrics | scalars)
 
 
 class SummedAggregator(Aggregator):
@@ -212,33 +265,60 @@ class SummedAggregator(Aggregator):
 
     @property
     def streamed(self) -> Sums:
-        before = (self.needs_first_pass, self.prepare) if self.has_first_pass else (None, None)
-        sums = screened_sums(Sums(self.accumulate, self.finish, *before))
+        first_pass = (self.needs_first_pass, self._prepared) if self.has_first_pass else (None, None)
+        return Sums(self._accumulated, self._finished, *first_pass, of_mean=self.of_mean)
 
-        def finish(params: Params, total: Any, state: State, kept: Any, **extras: Any) -> tuple[Params, State]:
-            moved, after = sums.finish(params, total, state, kept, **extras)
-            unknown = {name: jnp.zeros(0) for name in self.compared}
-            return moved, after._replace(metrics=unknown | after.metrics)
+    # As of Sums, of the clients that count; beside what the rule keeps of each client, who they are is kept.
 
-        return sums._replace(finish=finish, of_mean=self.of_mean)
+    def _accumulated(
+        self,
+        params: Params,
+        deltas: Deltas,
+        state: State,
+        *,
+        valid: Any = None,
+        reject_nonfinite: bool = True,
+        **extras: Any,
+    ) -> tuple[Any, tuple[Screening, Any]]:
+        tree.check_cohort(params, deltas)
+        who = screen(deltas, valid, reject_nonfinite)
+        total, kept = self.accumulate(params, deltas, state, valid=who.counted, **extras)
+        return total, (who, kept)
+
+    def _prepared(self, total: Any, state: State, kept: tuple[Screening, Any], **extras: Any) -> State:
+        who, kept_by_rule = kept
+        ready = self.prepare(total, state, kept_by_rule, **_without_screening(extras), valid=who.counted)
+        return tree.where(who.counted.any(), ready, state)
+
+    def _finished(
+        self, params: Params, total: Any, state: State, kept: tuple[Screening, Any], **extras: Any
+    ) -> tuple[Params, State]:
+        who, kept_by_rule = kept
+        after = self.finish(params, total, state, kept_by_rule, **_without_screening(extras), valid=who.counted)
+        moved, after = concluded((params, state), after, who, extras.get("reject_nonfinite", True))
+        unknown = {name: jnp.zeros(0) for name in self.compared}
+        return moved, after._replace(metrics=unknown | after.metrics)
 
     def apply(self, params: Params, deltas: Deltas, state: State, **extras: Any) -> tuple[Params, State]:
-        sums = self.streamed
-
-        def absorbed() -> State:
-            assert sums.prepare is not None
-            total, kept = sums.accumulate(params, deltas, state, first_pass=True, **extras)
-            return sums.prepare(total, state, kept, **extras)
-
         size = tree.check_cohort(params, deltas)
         extras = check_extras(extras, self.requires, params, size, self.num_clients)
+
+        def absorbed() -> State:
+            total, kept = self._accumulated(params, deltas, state, first_pass=True, **extras)
+            return self._prepared(total, state, kept, **extras)
+
         with own(state):
-            if sums.needs_first_pass is not None:
-                state = jax.lax.cond(sums.needs_first_pass(state), absorbed, lambda: state)
-            total, kept = sums.accumulate(params, deltas, state, **extras)
-            moved, after = sums.finish(params, total, state, kept, **extras)
-        known = self.compare(deltas, total, kept.who.counted)
+            if self.has_first_pass:
+                state = jax.lax.cond(self.needs_first_pass(state), absorbed, lambda: state)
+            total, (who, kept) = self._accumulated(params, deltas, state, **extras)
+            moved, after = self._finished(params, total, state, (who, kept), **extras)
+        known = self.compare(deltas, total, who.counted)
         return moved, after._replace(metrics=after.metrics | known)
+
+
+def _without_screening(extras: Mapping[str, Any]) -> dict[str, Any]:
+    """The extras but those that decide who counts."""
+    return {name: value for name, value in extras.items() if name not in ("valid", "reject_nonfinite")}
 
 
 class summed_rule(SummedAggregator):
@@ -277,23 +357,10 @@ class summed_rule(SummedAggregator):
     def has_first_pass(self) -> bool:
         return self.rule.needs_first_pass is not None
 
-    @property
-    def requires(self) -> frozenset[str]:
-        return super().requires | extras_of(self.rule.accumulate)
-
-    def accumulate(self, params: Params, deltas: Deltas, state: State, **extras: Any) -> tuple[Any, Any]:
-        return self.rule.accumulate(params, deltas, state, **extras)
-
-    def finish(self, params: Params, total: Any, state: State, kept: Any, **extras: Any) -> tuple[Params, State]:
-        return self.rule.finish(params, total, state, kept, **extras)
-
-    def needs_first_pass(self, state: State) -> jax.Array:
-        assert self.rule.needs_first_pass is not None
-        return self.rule.needs_first_pass(state)
-
-    def prepare(self, total: Any, state: State, kept: Any, **extras: Any) -> State:
-        assert self.rule.prepare is not None
-        return self.rule.prepare(total, state, kept, **extras)
+    accumulate = property(lambda self: self.rule.accumulate)
+    finish = property(lambda self: self.rule.finish)
+    needs_first_pass = property(lambda self: self.rule.needs_first_pass)
+    prepare = property(lambda self: self.rule.prepare)
 
     def compare(self, deltas: Deltas, total: Any, valid: jax.Array) -> dict[str, jax.Array]:
         return {name: figure(deltas, total, valid) for name, figure in (self.metrics_after_sum or {}).items()}

@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedjax_drag import checks, tree
-from fedjax_drag.types import PER_CLIENT_EXTRAS, ApplyFn, Deltas, InitFn, Params, State, Sums, extras_of
+from fedjax_drag.types import PER_CLIENT_EXTRAS, ApplyFn, Deltas, InitFn, Params, State, extras_of
 
 
 class MetricsOnly(NamedTuple):
@@ -67,20 +67,46 @@ def screened(apply: ApplyFn) -> ApplyFn:
     If no client is left, parameters and state stay as they were. ``state.metrics`` gains
     ``num_rejected``, the number of clients rejected for what they sent.
     """
+    required = extras_of(apply)
 
     @functools.wraps(apply)
-    def screened_apply(
-        params: Params, deltas: Deltas, state: State, *, valid: Any = None, reject_nonfinite: bool = True, **extras: Any
-    ) -> tuple[Params, State]:
-        size = tree.check_cohort(params, deltas)
-        extras = check_extras(extras, required, params, size)
-        who = screen(deltas, valid if valid is None else _of_clients("valid", valid, size, None), reject_nonfinite)
-        with own(state):
-            after = apply(params, deltas, state, valid=who.counted, **extras)
-            return concluded((params, state), after, who, reject_nonfinite)
+    def screened_apply(params: Params, deltas: Deltas, state: State, **extras: Any) -> tuple[Params, State]:
+        return apply_screened(apply, required, None, params, deltas, state, **extras)
 
-    required = extras_of(apply)
     return screened_apply
+
+
+def apply_screened(
+    apply: ApplyFn,
+    required: Collection[str],
+    num_clients: int | None,
+    params: Params,
+    deltas: Deltas,
+    state: State,
+    *,
+    valid: Any = None,
+    reject_nonfinite: bool = True,
+    **extras: Any,
+) -> tuple[Params, State]:
+    """One round of a rule that leaves clients out, as :func:`screened` describes it.
+
+    Args:
+      apply: the rule.
+      required: names of the extras that it must be given.
+      num_clients: M, of the federation; None if it is not known.
+      params: the global parameters.
+      deltas: of the cohort, ``[S, *p]``.
+      state: of the rule.
+      valid: ``[S]`` bool, the clients that take part; default all.
+      reject_nonfinite: as of :func:`screened`.
+      **extras: of the rule.
+    """
+    size = tree.check_cohort(params, deltas)
+    given = check_extras({**extras, "valid": valid}, required, params, size, num_clients)
+    who = screen(deltas, given.pop("valid"), reject_nonfinite)
+    with own(state):
+        after = apply(params, deltas, state, valid=who.counted, **given)
+        return concluded((params, state), after, who, reject_nonfinite)
 
 
 MEANING = {
@@ -161,55 +187,6 @@ def own(state: State) -> Iterator[None]:
 
 def _not_own(state: State) -> ValueError:
     return ValueError(f"state of type {type(state).__name__}: must be rule.init(params), or what apply has returned")
-
-
-class ScreenedKept(NamedTuple):
-    """What is kept of each client in :func:`screened_sums`, leading axis ``[S]``.
-
-    Attributes:
-      who: which clients count.
-      of_rule: what the rule keeps.
-    """
-
-    who: Screening
-    of_rule: Any
-
-
-def screened_sums(rule: Sums) -> Sums:
-    """:func:`screened` for a rule in the form of sums; what is kept of each client becomes a :class:`ScreenedKept`."""
-
-    def accumulate(
-        params: Params, deltas: Deltas, state: State, *, valid: Any = None, reject_nonfinite: bool = True, **extras: Any
-    ) -> tuple[Any, ScreenedKept]:
-        tree.check_cohort(params, deltas)
-        who = screen(deltas, valid, reject_nonfinite)
-        total, kept = rule.accumulate(params, deltas, state, valid=who.counted, **extras)
-        return total, ScreenedKept(who, kept)
-
-    def finish(
-        params: Params,
-        total: Any,
-        state: State,
-        kept: ScreenedKept,
-        *,
-        valid: Any = None,
-        reject_nonfinite: bool = True,
-        **extras: Any,
-    ) -> tuple[Params, State]:
-        del valid  # was taken into account by accumulate
-        after = rule.finish(params, total, state, kept.of_rule, valid=kept.who.counted, **extras)
-        return concluded((params, state), after, kept.who, reject_nonfinite)
-
-    def prepare(
-        total: Any, state: State, kept: ScreenedKept, *, valid: Any = None, reject_nonfinite: bool = True, **extras: Any
-    ) -> State:
-        del valid, reject_nonfinite
-        assert rule.prepare is not None
-        counted = kept.who.counted
-        ready = rule.prepare(total, state, kept.of_rule, valid=counted, **extras)
-        return tree.where(counted.any(), ready, state)
-
-    return Sums(accumulate, finish, rule.needs_first_pass, rule.prepare and prepare)
 
 
 def concluded(

@@ -9,7 +9,7 @@ come in chunks, leaves out clients that do not count, keeps the arithmetic withi
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -97,54 +97,16 @@ class Step(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
-@runtime_checkable
-class WeighFn(Protocol):
-    """The weights of a chunk of clients, none of which depends on another client."""
-
-    def __call__(self, clients: Clients, state: State, /, *_: Any, **extras: Any) -> Weights:
-        """Of the ``clients``, given the rule's state and extras as for :class:`~fedjax_drag.types.Aggregator`."""
-        ...
-
-
-@runtime_checkable
-class ReferenceFn(Protocol):
-    """The reference ``r``, like the parameters."""
-
-    def __call__(self, state: State, /, *_: Any, **extras: Any) -> Params:
-        """From the rule's state and extras as for :class:`~fedjax_drag.types.Aggregator`."""
-        ...
-
-
-@runtime_checkable
-class AfterFn(Protocol):
-    """What else becomes of a step, and the state of the next round."""
-
-    def __call__(
-        self, step: Step, state: State, /, *_: Any, params: Params, kept: Kept, **extras: Any
-    ) -> tuple[Step, State]:
-        """Given the step, the rule's state, the parameters before it and what was kept of each client."""
-        ...
-
-
-@runtime_checkable
-class AbsorbMeanFn(Protocol):
-    """The state that the weights need, from a first pass over the clients."""
-
-    def __call__(self, mean: Params, state: State, /, *_: Any, kept: Kept, **extras: Any) -> State:
-        """Given the plain mean of the deltas, the rule's state and what was kept of each client."""
-        ...
-
-
 class FirstPass(NamedTuple):
     """A pass over the clients before the one that counts, for a state that the weights need.
 
     Attributes:
       needed: ``(state) -> bool``, scalar: whether the round has one.
-      absorb: ``(mean, state, *, kept, **extras) -> state``; see :class:`AbsorbMeanFn`.
+      absorb: ``(mean, state, *, kept, **extras) -> state``; see :meth:`WeightedAggregator.absorb_mean`.
     """
 
     needed: Callable[[State], jax.Array]
-    absorb: AbsorbMeanFn
+    absorb: Callable[..., State]
 
 
 class WeightedAggregator(SummedAggregator):
@@ -162,19 +124,40 @@ class WeightedAggregator(SummedAggregator):
     has_reference = False
 
     def weigh(self, clients: Clients, state: State, **extras: Any) -> Weights:
-        """The weights of a chunk of clients; see :class:`WeighFn`."""
+        """The weights of a chunk of clients, none of which depends on another client.
+
+        Args:
+          clients: the chunk.
+          state: of the rule.
+          **extras: as for :class:`~fedjax_drag.types.Aggregator`, those of clients ``[B]``.
+        """
         raise undefined(self, "weigh")
 
     def reference(self, state: State, **extras: Any) -> Params:
-        """``r``, like the parameters; see :class:`ReferenceFn`. Only with ``has_reference``."""
+        """``r``, like the parameters, from the rule's state and extras. Only with ``has_reference``."""
         raise undefined(self, "reference")
 
     def absorb_mean(self, mean: Params, state: State, *, kept: Kept, **extras: Any) -> State:
-        """The state that the weights need; see :class:`AbsorbMeanFn`. Only with ``has_first_pass``."""
+        """The state that the weights need, from a first pass over the clients. Only with ``has_first_pass``.
+
+        Args:
+          mean: the plain mean of the deltas.
+          state: of the rule.
+          kept: of each client.
+          **extras: as for :class:`~fedjax_drag.types.Aggregator`.
+        """
         raise undefined(self, "absorb_mean")
 
     def after(self, step: Step, state: State, *, params: Params, kept: Kept, **extras: Any) -> tuple[Step, State]:
-        """What else becomes of a step, and the state of the next round; see :class:`AfterFn`."""
+        """What else becomes of a step, and the state of the next round.
+
+        Args:
+          step: what the round comes to.
+          state: of the rule.
+          params: the parameters before the step.
+          kept: of each client.
+          **extras: as for :class:`~fedjax_drag.types.Aggregator`.
+        """
         del params, kept, extras
         return step, state
 
@@ -221,24 +204,24 @@ class weighted_rule(WeightedAggregator):
     """:class:`WeightedAggregator` by functions.
 
     Args:
-      weigh: ``(clients, state, **extras) -> weights`` of a chunk; see :class:`WeighFn`.
+      weigh: ``(clients, state, **extras) -> weights`` of a chunk, as :meth:`WeightedAggregator.weigh`.
       init: as of :class:`~fedjax_drag.types.Aggregator`, a NamedTuple with a field ``metrics``; default
         :func:`~fedjax_drag.ops.screening.stateless`.
       reference: ``(state, **extras) -> r``, like the parameters.
       length: as of :class:`WeightedAggregator`.
       before: a first pass, which completes the state before weights are computed.
-      after: ``(step, state, *, params, kept, **extras) -> (step, state)``; see :class:`AfterFn`.
+      after: ``(step, state, *, params, kept, **extras) -> (step, state)``, as :meth:`WeightedAggregator.after`.
       needs: as of :class:`~fedjax_drag.types.Aggregator`.
       of_mean: as of :class:`~fedjax_drag.types.Sums`.
     """
 
-    weigh: WeighFn
+    weigh: Callable[..., Weights]
     init: InitFn | None = None
     _: dataclasses.KW_ONLY
-    reference: ReferenceFn | None = None
+    reference: Callable[..., Params] | None = None
     length: Literal["client", "reference"] = "client"
     before: FirstPass | None = None
-    after: AfterFn | None = None
+    after: Callable[..., tuple[Step, State]] | None = None
     needs: frozenset[str] = frozenset()
     of_mean: bool = False
 

@@ -13,7 +13,6 @@ import jax
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from fedjax_drag import checks
-from fedjax_drag.simulation.arguments import as_algorithm
 from fedjax_drag.simulation.devices import processes
 from fedjax_drag.simulation.devices.host_state import DISK
 from fedjax_drag.simulation.devices.placement import (
@@ -37,7 +36,7 @@ from fedjax_drag.simulation.progress import progress_shown
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.simulation.runner import Evaluation, Simulation
-from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching
+from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching, as_algorithm
 from fedjax_drag.types import Aggregator, Algorithm
 
 
@@ -57,10 +56,10 @@ def prepare(algorithm: Algorithm | Aggregator, **settings: Any) -> Simulation:
     Raises:
       ValueError: one line naming the argument, its value and what is allowed.
     """
-    return trace(_checked(algorithm, settings))
+    return trace(_settings_of(algorithm, settings))
 
 
-def _checked(algorithm: Algorithm | Aggregator, given: dict[str, Any]) -> Settings:
+def _settings_of(algorithm: Algorithm | Aggregator, given: dict[str, Any]) -> Settings:
     asked = Settings(algorithm=as_algorithm("algorithm", algorithm), **given)
     check_adversary(asked.attack, asked.byzantine_fraction, asked.num_byzantine)
     return asked
@@ -183,7 +182,7 @@ def simulate(
     check_options(early)
     if initial is not None and settings.get("initial_params") is not None:
         raise ValueError("initial_params: is for a fresh start; must not be given with initial, which has parameters")
-    simulation = trace(_checked(algorithm, settings))
+    simulation = trace(_settings_of(algorithm, settings))
     start = 0 if initial is None else int(initial.round)
     if start >= simulation.num_rounds:
         raise ValueError(
@@ -261,7 +260,7 @@ def lower(algorithm: Algorithm | Aggregator, *, devices: Devices | None = None, 
       >>> lowered.programs.advance.compile().memory_analysis()
     """
     check_options(For(devices=devices))
-    return lower_settings(_checked(algorithm, settings), devices)
+    return lower_settings(_settings_of(algorithm, settings), devices)
 
 
 def lower_settings(asked: Settings, devices: Devices | None = None) -> LoweredRun:

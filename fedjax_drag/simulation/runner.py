@@ -13,12 +13,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag import per_client, stopping
-from fedjax_drag.simulation.arguments import STATE, check_jit
 from fedjax_drag.simulation.devices import host_state, memory
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
 from fedjax_drag.simulation.devices.placement import everywhere, own_copy, place
 from fedjax_drag.simulation.driver import Schedule, Track, drive, said
 from fedjax_drag.simulation.model.initial_params import Start
+from fedjax_drag.simulation.planning.compatibility import check_jit
 from fedjax_drag.simulation.planning.outline import ClientCost, Lowered, Outline, lowered, measure_seconds
 from fedjax_drag.simulation.planning.setup import Spent
 from fedjax_drag.simulation.program import programs
@@ -27,6 +27,7 @@ from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, own_examples
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.run import Run, RunState
+from fedjax_drag.simulation.settings import STATE
 from fedjax_drag.types import Batch
 
 

@@ -9,9 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_drag import checks, kinds, tree
+from fedjax_drag import checks, kinds
 from fedjax_drag.attacks._forgery import KNOWLEDGE, changed, forged, names_of, varied_like
-from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters
+from fedjax_drag.testing._promises import (
+    assert_close,
+    assert_finite,
+    assert_like,
+    assert_pure,
+    check,
+    parameters,
+    stacked,
+)
 from fedjax_drag.types import POISON_NEEDS, Attack, Batch, Params, Uplink
 
 
@@ -53,6 +61,10 @@ class _AttackBench:
         """Which clients are malicious."""
         return np.arange(self.cohort) % every == 0
 
+    def forged_by(self, malicious: np.ndarray) -> Uplink:
+        """The messages of a cohort with these malicious clients."""
+        return self.forge(jax.random.key(0), self.uplink, malicious)
+
     def poison(self, key: Any, batch: Batch) -> Batch:
         """A mini-batch of a malicious client after the attack."""
         positions, size = jnp.arange(len(batch.y)), jnp.int32(len(batch.y))
@@ -87,73 +99,47 @@ def check_attack(
         rng = np.random.default_rng(4)
         images = rng.normal(size=(6, 8, 8, 1)).astype(np.float32)
         batch = Batch(jnp.asarray(images), jnp.asarray(rng.integers(0, num_classes, 6), jnp.int32))
-    check(_AttackBench(attack, parameters(params), cohort, batch, num_classes), _PROMISES)
+    promises = (
+        _keeps_shapes,
+        *((_leaves_the_benign_alone, _survives_without_benign, _scans) if attack.forges else ()),
+        *((_poisons_many,) if attack.poisons else ()),
+        *((_has_a_goal_in_range,) if attack.is_targeted else ()),
+        _repeats,
+        _knows_its_rounds,
+    )
+    check(_AttackBench(attack, parameters(params), cohort, batch, num_classes), promises)
 
 
 def _keeps_shapes(bench: _AttackBench) -> None:
     """Messages and mini-batches keep structure, shapes and dtypes; what it needs is known."""
-    attack = bench.attack
+    attack, key = bench.attack, jax.random.key(0)
     assert attack.forges or attack.poisons, "it has neither forge nor poison"
     assert attack.needs <= set(KNOWLEDGE), f"needs={sorted(attack.needs)}: must be among {', '.join(KNOWLEDGE)}"
-    key = jax.random.key(0)
     if attack.forges:
-        _assert_like("forge", jax.eval_shape(bench.forge, key, bench.uplink, bench.some()), bench.like)
-        absence = {"valid": np.arange(bench.cohort) % 2 == 0}
-        found = jax.eval_shape(bench.forge, key, bench.uplink, bench.some(), **absence)
-        _assert_like("forge with absent clients", found, bench.like)
+        assert_like("forge returns", jax.eval_shape(bench.forge, key, bench.uplink, bench.some()), bench.like)
+        found = jax.eval_shape(bench.forge, key, bench.uplink, bench.some(), valid=bench.some(2))
+        assert_like("forge with absent clients returns", found, bench.like)
     if attack.poisons:
-        _assert_like("poison", jax.eval_shape(bench.poison, key, bench.batch), bench.batch)
-
-
-def _assert_like(name: str, found: Any, like: Any) -> None:
-    difference = tree.mismatch(found, like)
-    assert not difference, f"{name} returns {difference}"
+        assert_like("poison returns", jax.eval_shape(bench.poison, key, bench.batch), bench.batch)
 
 
 def _leaves_the_benign_alone(bench: _AttackBench) -> None:
     """What benign clients send comes back bit for bit."""
-    if not bench.attack.forges:
-        return
-    for malicious in (bench.some(), ~bench.some()):
-        after = bench.forge(jax.random.key(0), bench.uplink, malicious)
+    for malicious in (bench.some(), ~bench.some(), np.zeros(bench.cohort, bool)):
+        after = bench.forged_by(malicious)
         wrong = changed(bench.uplink, after, ~malicious)
         names = [name for name, differs in zip(names_of(after), wrong, strict=True) if differs]
         assert not names, f"forge changes {', '.join(names)}"
 
 
-def _does_nothing_without_malicious(bench: _AttackBench) -> None:
-    """A cohort without malicious clients is left as it is."""
-    if not bench.attack.forges:
-        return
-    after = bench.forge(jax.random.key(0), bench.uplink, np.zeros(bench.cohort, bool))
-    assert not any(changed(bench.uplink, after, np.ones(bench.cohort, bool))), "forge changes its messages"
-
-
 def _survives_without_benign(bench: _AttackBench) -> None:
     """If all clients are malicious, what they send is as finite as otherwise."""
-    if not bench.attack.forges:
-        return
-    some, all_of_them = (
-        bench.forge(jax.random.key(0), bench.uplink, mask) for mask in (bench.some(), np.ones(bench.cohort, bool))
-    )
-    if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(some)):
-        for name, leaf in zip(names_of(all_of_them), jax.tree.leaves(all_of_them), strict=True):
-            assert np.isfinite(leaf).all(), f"{name} is not finite"
-
-
-def _repeats(bench: _AttackBench) -> None:
-    """The same key and input give the same bits."""
-    key = jax.random.key(5)
-    if bench.attack.forges:
-        assert_pure(functools.partial(forged, bench.attack), key, bench.uplink, bench.some())
-    if bench.attack.poisons:
-        assert_pure(bench.poison, key, bench.batch)
+    if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(bench.forged_by(bench.some()))):
+        assert_finite(bench.forged_by(np.ones(bench.cohort, bool)))
 
 
 def _scans(bench: _AttackBench) -> None:
     """A scan over rounds equals a loop."""
-    if not bench.attack.forges:
-        return
     keys, malicious = jax.random.split(jax.random.key(6), 3), np.stack([bench.some(every) for every in (2, 3, 4)])
 
     def body(uplink: Uplink, xs: Any) -> tuple[Uplink, None]:
@@ -163,26 +149,29 @@ def _scans(bench: _AttackBench) -> None:
     looped = bench.uplink
     for round in range(3):
         looped = bench.forge(keys[round], looped, malicious[round], round)
-    _assert_close(scanned, looped)
+    assert_close(scanned, looped)
+
+
+def _repeats(bench: _AttackBench) -> None:
+    """The same key and input give the same bits."""
+    if bench.attack.forges:
+        assert_pure(functools.partial(forged, bench.attack), jax.random.key(5), bench.uplink, bench.some())
+    if bench.attack.poisons:
+        assert_pure(bench.poison, jax.random.key(5), bench.batch)
 
 
 def _poisons_many(bench: _AttackBench) -> None:
     """Vmap of poison over clients equals a loop; labels stay in range."""
-    if not bench.attack.poisons:
-        return
     keys = jax.random.split(jax.random.key(7), 2)
     both = jax.vmap(bench.poison, (0, None))(keys, bench.batch)
-    alone = [bench.poison(key, bench.batch) for key in keys]
-    _assert_close(both, jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone))
+    assert_close(both, stacked([bench.poison(key, bench.batch) for key in keys]))
     _assert_labels("poison", both.y, bench)
 
 
 def _has_a_goal_in_range(bench: _AttackBench) -> None:
     """Goal gives inputs like those of the batch, and labels in range."""
-    if not bench.attack.is_targeted:
-        return
     x, wanted = jax.jit(bench.attack.goal, static_argnums=2)(bench.batch.x, bench.batch.y, bench.num_classes)
-    _assert_like("goal", (x, wanted), (bench.batch.x, bench.batch.y))
+    assert_like("goal returns", (x, wanted), (bench.batch.x, bench.batch.y))
     _assert_labels("goal", wanted, bench)
 
 
@@ -195,21 +184,3 @@ def _knows_its_rounds(bench: _AttackBench) -> None:
 def _assert_labels(name: str, labels: Any, bench: _AttackBench) -> None:
     low, high = int(labels.min()), int(labels.max())
     assert 0 <= low <= high < bench.num_classes, f"{name} gives labels from {low} to {high}"
-
-
-def _assert_close(found: Any, expected: Any) -> None:
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(np.asarray(x, np.float64), np.asarray(y, np.float64), rtol=RTOL, atol=ATOL)
-
-
-_PROMISES = (
-    _keeps_shapes,
-    _leaves_the_benign_alone,
-    _does_nothing_without_malicious,
-    _survives_without_benign,
-    _repeats,
-    _scans,
-    _poisons_many,
-    _has_a_goal_in_range,
-    _knows_its_rounds,
-)

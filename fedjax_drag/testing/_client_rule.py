@@ -5,14 +5,20 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from fedjax_drag import kinds, tree
+from fedjax_drag import kinds
 from fedjax_drag.testing._local import STEPS, batches, cohort_pass, local_pass, step
-from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters, stacked
+from fedjax_drag.testing._promises import (
+    assert_close,
+    assert_finite,
+    assert_like,
+    assert_pure,
+    check,
+    parameters,
+    stacked,
+)
 from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
 
 
@@ -69,7 +75,7 @@ def _keeps_shapes(bench: _ClientRuleBench) -> None:
 def _scans(bench: _ClientRuleBench) -> None:
     """A scan over local steps equals a loop."""
     looped = jax.jit(functools.partial(local_pass, bench.rule, loop=True))(bench.downlink, bench.data(0))
-    chex.assert_trees_all_close(bench.send(bench.downlink, bench.data(0)), looped, rtol=RTOL, atol=ATOL)
+    assert_close(bench.send(bench.downlink, bench.data(0)), looped)
 
 
 def _repeats(bench: _ClientRuleBench) -> None:
@@ -79,8 +85,7 @@ def _repeats(bench: _ClientRuleBench) -> None:
 
 def _is_finite(bench: _ClientRuleBench) -> None:
     """What the client sends is finite."""
-    for path, leaf in jax.tree.leaves_with_path(bench.send(bench.downlink, bench.data(0))):
-        assert np.isfinite(leaf).all(), f"{jax.tree_util.keystr(path).lstrip('.')} is not"
+    assert_finite(bench.send(bench.downlink, bench.data(0)))
 
 
 def _runs_for_many_clients(bench: _ClientRuleBench) -> None:
@@ -89,7 +94,7 @@ def _runs_for_many_clients(bench: _ClientRuleBench) -> None:
     alone = [bench.send(bench.downlink, bench.data(client)) for client in clients]
     own = jax.tree.map(lambda x: jnp.stack([x] * len(clients)), bench.downlink.own)
     together = jax.jit(functools.partial(cohort_pass, bench.rule))(bench.downlink._replace(own=own), batches(clients))
-    chex.assert_trees_all_close(together, stacked(alone), rtol=RTOL, atol=ATOL)
+    assert_close(together, stacked(alone))
 
 
 def _ignores_padding(bench: _ClientRuleBench) -> None:
@@ -98,7 +103,7 @@ def _ignores_padding(bench: _ClientRuleBench) -> None:
     real = jnp.ones(data.y.shape, bool).at[:, -1].set(False)
     shorter = jax.tree.map(lambda x: x[:, :-1], data)
     padded, short = (bench.send(bench.downlink, part) for part in (data._replace(real=real), shorter))
-    chex.assert_trees_all_close(padded, short, rtol=RTOL, atol=ATOL)
+    assert_close(padded, short)
 
 
 def _goes_on(bench: _ClientRuleBench) -> None:
@@ -107,8 +112,7 @@ def _goes_on(bench: _ClientRuleBench) -> None:
         return
     start = bench.downlink.start
     first = bench.rule.begin(Downlink(start))
-    difference = tree.mismatch(first, bench.rule.begin(bench.downlink))
-    assert not difference, f"begin returns a carry {difference}, like that of a whole downlink"
+    assert_like("begin of a downlink with parameters alone returns a carry", first, bench.rule.begin(bench.downlink))
 
     @jax.jit
     def after(carry: Any) -> Any:
@@ -117,8 +121,7 @@ def _goes_on(bench: _ClientRuleBench) -> None:
             w, carry = step(bench.rule, w, carry, bench.downlink, jax.tree.map(lambda x, i=index: x[i], data))
         return carry
 
-    for path, leaf in jax.tree.leaves_with_path(after(after(first))):
-        assert np.isfinite(leaf).all(), f"carry{jax.tree_util.keystr(path)} is not"
+    assert_finite(after(after(first)), "carry")
 
 
 _PROMISES = (_keeps_shapes, _scans, _repeats, _is_finite, _runs_for_many_clients, _ignores_padding, _goes_on)

@@ -5,14 +5,21 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag.compression import Compressor
 from fedjax_drag.compression._compressor import COMPRESSOR, Memory, Message
-from fedjax_drag.testing._promises import ATOL, RTOL, assert_pure, check, parameters, stacked
+from fedjax_drag.testing._promises import (
+    assert_close,
+    assert_finite,
+    assert_like,
+    assert_pure,
+    check,
+    parameters,
+    stacked,
+)
 
 _DRAWS = 64
 
@@ -68,8 +75,8 @@ def _keeps_shapes(bench: _CompressorBench) -> None:
     """What is decompressed is like the message, and the memory like the one before."""
     memory = bench.compressor.init(bench.like)
     received, after = jax.eval_shape(bench.compressor.compress, bench.like, memory, jax.random.key(0))
-    chex.assert_trees_all_equal_shapes_and_dtypes(received, bench.like)
-    chex.assert_trees_all_equal_shapes_and_dtypes(after, memory)
+    assert_like("compress returns a message", received, bench.like)
+    assert_like("compress returns a memory", after, memory)
 
 
 def _knows_its_bytes(bench: _CompressorBench) -> None:
@@ -94,8 +101,7 @@ def _stays_finite(bench: _CompressorBench) -> None:
     for index in range(8):
         message = jax.tree.map(jnp.zeros_like, bench.like) if index % 4 == 0 else bench.message(index)
         received, memory = bench.send(message, memory, jax.random.key(index))
-        for path, leaf in jax.tree.leaves_with_path({"message": received, "memory": memory}):
-            assert np.isfinite(leaf).all(), f"{jax.tree_util.keystr(path)} is not"
+        assert_finite({"message": received, "memory": memory})
 
 
 def _runs_for_many_clients(bench: _CompressorBench) -> None:
@@ -104,7 +110,7 @@ def _runs_for_many_clients(bench: _CompressorBench) -> None:
     memory = stacked([bench.compressor.init(bench.like)] * len(seeds))
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     together = jax.jit(jax.vmap(bench.compressor.compress))(stacked([bench.message(s) for s in seeds]), memory, keys)
-    chex.assert_trees_all_close(together, stacked([bench.sent(seed) for seed in seeds]), rtol=RTOL, atol=ATOL)
+    assert_close(together, stacked([bench.sent(seed) for seed in seeds]))
 
 
 def _contracts(bench: _CompressorBench) -> None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import tree
+from fedjax_drag.testing._promises import assert_like
 from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
 
 STEPS, STEP_SIZE, BATCH = 2, 0.1, 4
@@ -43,10 +44,8 @@ def step(rule: ClientRule, w: Params, carry: Any, downlink: Downlink, batch: Bat
     returned: Any = rule.direction(gradient, w, carry, downlink, batch, **keyed)
     pair = isinstance(returned, tuple) and len(returned) == 2
     assert pair, f"direction returns {type(returned).__name__}: must be a pair (direction, carry)"
-    difference = tree.mismatch(returned[0], w)
-    assert not difference, f"direction returns a direction {difference}, like the parameters"
-    difference = tree.mismatch(returned[1], carry)
-    assert not difference, f"direction returns a carry {difference}, like the one before"
+    assert_like("direction returns a direction", returned[0], w)
+    assert_like("direction returns a carry", returned[1], carry)
     return jax.tree.map(lambda p, d: (p - STEP_SIZE * d).astype(p.dtype), w, returned[0]), returned[1]
 
 

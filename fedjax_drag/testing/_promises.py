@@ -3,13 +3,15 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_drag import tree
 from fedjax_drag.types import DISSIMILARITIES, EXTRAS, PER_CLIENT_EXTRAS, Params
 
-RTOL, ATOL = 1e-4, 1e-5
+_RTOL, _ATOL = 1e-4, 1e-5
 """Tolerances for float32 sums in another order, some of them inside iterations with a tolerance of their own."""
 
 COMMON = {"weight", "cosine", "num_rejected"}
@@ -76,6 +78,23 @@ def assert_needs(needs: Collection[str]) -> None:
     """Every name in ``needs`` is that of an extra."""
     unknown = sorted(set(needs) - set(EXTRAS))
     assert not unknown, f"needs={unknown}: must be among {sorted(EXTRAS)}"
+
+
+def assert_like(what: str, found: Any, like: Any) -> None:
+    """A pytree has structure, shapes and dtypes of another."""
+    difference = tree.mismatch(found, like)
+    assert not difference, f"{what} {difference}"
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    """Two pytrees agree up to rounding."""
+    chex.assert_trees_all_close(found, expected, rtol=_RTOL, atol=_ATOL)
+
+
+def assert_finite(found: Any, what: str = "") -> None:
+    """All numbers of a pytree are finite."""
+    for path, leaf in jax.tree.leaves_with_path(found):
+        assert np.isfinite(leaf).all(), f"{what}{jax.tree_util.keystr(path).lstrip('.')} is not finite"
 
 
 def tolerated(cohort: int) -> int:

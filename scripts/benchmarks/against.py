@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rounds import CORES, RULES, engine_rounds, names
-from benchmarks.timing import Row, in_turn, ratio, warm_up
-from benchmarks.workloads import WORKLOADS, Workload, select
+from benchmarks.timing import Row, check_names, check_tree, in_turn, ratio, warm_up
+from benchmarks.workloads import DEFAULT, WORKLOADS
 
 SCRIPTS = Path(__file__).parents[1]
 BEFORE, AGAIN, AFTER = "before", "before, again", "this tree"
@@ -66,19 +66,18 @@ def run(
     Raises:
       ValueError: an unknown workload or program, or no package in ``before``.
     """
-    if not (before / "fedjax_drag" / "__init__.py").is_file():
-        raise ValueError(f"--against={str(before)!r}: must be the root of a tree with the folder fedjax_drag")
+    check_tree(before)
+    check_names(chosen, WORKLOADS)
     # On an accelerator several processes share the device, so none may reserve its memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     engine = [name for name in names() if name.removesuffix(CORES) in RULES]
-    for name in only:
-        if name not in engine:
-            raise ValueError(f"{name!r}: must be one of {'; '.join(engine)} with --against")
-    return [_measure(work, name, repeats, options, before) for work in select(chosen) for name in only or engine]
+    check_names(only, engine)
+    works = chosen or DEFAULT
+    return [_measure(work, name, repeats, options, before) for work in works for name in only or engine]
 
 
-def _measure(work: Workload, program: str, repeats: int, options: Mapping[str, Any], before: Path) -> Row:
-    (name,) = (name for name, one in WORKLOADS.items() if one is work)
+def _measure(name: str, program: str, repeats: int, options: Mapping[str, Any], before: Path) -> Row:
+    work = WORKLOADS[name]
     trees = {BEFORE: before, AFTER: SCRIPTS.parent, AGAIN: before}
     with contextlib.ExitStack() as stack:
         contestants = {label: Rounds(tree, name, program, options) for label, tree in trees.items()}

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.timing import Row, median_ratio
+from benchmarks.roofline import planned_ms
+from benchmarks.timing import Row, check_names, median_ratio, seconds_each
 from fedjax_drag import aggregators, tree
 from fedjax_drag.simulation.devices.memory import available
 from fedjax_drag.types import Aggregator, Deltas, Params
@@ -37,9 +38,7 @@ def run(chosen: Sequence[str], repeats: int, memory_gib: float | None) -> list[R
       ValueError: an unknown rule.
     """
     known = ["mean", *rules(10)]
-    for name in chosen:
-        if name not in known:
-            raise ValueError(f"{name!r}: must be one of {', '.join(known)}")
+    check_names(chosen, known)
     return [row for s, d in sizes(memory_gib) for row in measure(s, d, chosen or known, repeats)]
 
 
@@ -93,15 +92,19 @@ class Compiled(NamedTuple):
 
     Attributes:
       call: aggregates the deltas once.
-      program: the compiled program; None of the mean.
-      extra_bytes: memory that it needs beyond its inputs.
+      program: the compiled program.
       compile_seconds: time that its compilation took.
     """
 
     call: Callable[[], Any]
     program: Any
-    extra_bytes: int
     compile_seconds: float
+
+    @property
+    def extra_bytes(self) -> int:
+        """Memory that it needs beyond its inputs; 0 where the compiler does not say."""
+        memory = self.program.memory_analysis()
+        return memory.temp_size_in_bytes + memory.output_size_in_bytes if memory else 0
 
 
 def prepare(rule: Aggregator, params: Params, deltas: Deltas, cohort: int) -> Compiled:
@@ -120,60 +123,39 @@ def prepare(rule: Aggregator, params: Params, deltas: Deltas, cohort: int) -> Co
     started = time.perf_counter()
     compiled = jax.jit(rule.apply).lower(params, deltas, state, **extras).compile()
     compile_seconds = time.perf_counter() - started
-    memory = compiled.memory_analysis()
-    extra_bytes = memory.temp_size_in_bytes + memory.output_size_in_bytes if memory else 0
-    return Compiled(lambda: compiled(params, deltas, state, **extras), compiled, extra_bytes, compile_seconds)
+    return Compiled(lambda: compiled(params, deltas, state, **extras), compiled, compile_seconds)
 
 
 def measure(cohort: int, size: int, chosen: Sequence[str], repeats: int) -> Iterator[Row]:
     """A row for each rule at one size."""
     matrix = np.random.default_rng(0).standard_normal((cohort, size), np.float32)
-    deltas = {"w": jnp.asarray(matrix)}
-    params = {"w": jnp.zeros(size)}
-    mean = jax.jit(tree.mean).lower(deltas).compile()
-    seconds(mean, deltas)
+    deltas, params = {"w": jnp.asarray(matrix)}, {"w": jnp.zeros(size)}
+    program = jax.jit(tree.mean).lower(deltas).compile()
+    mean = Compiled(lambda: program(deltas), program, 0.0)
+    jax.block_until_ready(mean.call())
     progress = tqdm(chosen, desc=f"S={cohort} d={size:.0e}", leave=False, disable=None)
     for name in progress:
         progress.set_postfix_str(name)
-        if name == "mean":
-            rule = Compiled(lambda: mean(deltas), None, 0, 0.0)
-        else:
-            rule = prepare(rules(cohort)[name], params, deltas, cohort)
-        seconds(rule.call)
+        rule = mean if name == "mean" else prepare(rules(cohort)[name], params, deltas, cohort)
+        jax.block_until_ready(rule.call())
         in_numpy = IN_NUMPY.get(name) if cohort * size <= MAX_NUMPY_ENTRIES else None
         times, mean_times, numpy_times = [], [], []
         for _ in range(repeats):
-            mean_times.append(seconds(mean, deltas))
-            times.append(seconds(rule.call))
+            mean_times.append(seconds_each(mean.call))
+            times.append(seconds_each(rule.call))
             if in_numpy:
-                numpy_times.append(seconds(in_numpy, matrix))
+                numpy_times.append(seconds_each(lambda compute=in_numpy: compute(matrix)))
         yield {
             "rule": name,
             "S": str(cohort),
             "d": f"{size:.0e}",
             "ms": 1e3 * statistics.median(times),
             "passes": median_ratio(times, mean_times),
+            "planned_ms": planned_ms(rule.program),
             "to_numpy": median_ratio(times, numpy_times) if numpy_times else None,
             "extra_memory": rule.extra_bytes / matrix.nbytes,
             "compile_s": rule.compile_seconds,
         }
-
-
-def seconds(call: Callable[..., Any], *arguments: Any) -> float:
-    """Time of one call."""
-    started = time.perf_counter()
-    jax.block_until_ready(call(*arguments))
-    return time.perf_counter() - started
-
-
-def numpy_mean(x: np.ndarray) -> np.ndarray:
-    """The mean over the clients ``[S, d] -> [d]``."""
-    return x.mean(0)
-
-
-def numpy_median(x: np.ndarray) -> np.ndarray:
-    """The coordinate-wise median."""
-    return np.median(x, axis=0)
 
 
 def numpy_trimmed_mean(x: np.ndarray) -> np.ndarray:
@@ -195,8 +177,9 @@ def numpy_krum(x: np.ndarray) -> np.ndarray:
 
 
 IN_NUMPY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "mean": numpy_mean,
-    "median": numpy_median,
+    "mean": lambda x: x.mean(0),
+    "median": lambda x: np.median(x, axis=0),
     "trimmed_mean": numpy_trimmed_mean,
     "krum": numpy_krum,
 }
+"""By rule, the same of a matrix ``[S, d] -> [d]`` in NumPy."""

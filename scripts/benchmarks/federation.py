@@ -1,16 +1,13 @@
 """Set-up, memory and rounds of a large federation, whose clients are rows of indices into the same examples.
 
-Each contestant is measured in a process of its own, because the peak memory of a process never falls.
+Each contestant is measured in a process of its own.
 """
 
 import functools
-import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 import fedjax_drag as fd
-from benchmarks.timing import Row, peak_memory
+from benchmarks.timing import Row, check_names, in_own_process, peak_memory
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 
 SIZES = (1000, 100_000, 1_000_000)
@@ -78,16 +75,9 @@ def run(sizes: Sequence[int], chosen: Sequence[str], calls: int) -> list[Row]:
     Raises:
       ValueError: a contestant is unknown.
     """
-    for name in chosen:
-        if name not in CONTESTANTS:
-            raise ValueError(f"{name!r}: must be one of {', '.join(CONTESTANTS)}")
+    check_names(chosen, CONTESTANTS)
     pairs = [(name, size) for name in chosen or CONTESTANTS for size in sizes or SIZES]
-    return [_in_own_process(name, size, calls) for name, size in tqdm(pairs, leave=False, disable=None)]
-
-
-def _in_own_process(name: str, num_clients: int, calls: int) -> Row:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(measure, name, num_clients, calls).result()
+    return [in_own_process(measure, name, size, calls) for name, size in tqdm(pairs, leave=False, disable=None)]
 
 
 def measure(name: str, num_clients: int, calls: int) -> Row:
@@ -137,11 +127,11 @@ def _checkpoint(simulation: fd.simulation.Simulation, state: Any) -> Row:
         return dict.fromkeys(("saved_s", "saved_mib", "restored_s"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with closing(Checkpoints(folder, writes=True)) as checkpoints:
-            checkpoints.save(0, state, 0.0)  # Orbax is imported, and its threads started
-            times = [_seconds(functools.partial(checkpoints.save, 1, state, 0.0))]
-            size = sum(path.stat().st_size for path in folder.glob("checkpoints/1/**/*") if path.is_file())
-            times.append(_seconds(functools.partial(checkpoints.restore, 1, simulation.shapes)))
+        checkpoints = Checkpoints(folder)
+        checkpoints.save(0, state, 0.0)  # Orbax is imported, and its threads started
+        times = [_seconds(functools.partial(checkpoints.save, 1, state, 0.0))]
+        size = sum(path.stat().st_size for path in folder.glob("checkpoints/1/**/*") if path.is_file())
+        times.append(_seconds(functools.partial(checkpoints.restore, 1, simulation.shapes)))
     return {"saved_s": times[0], "saved_mib": size / 2**20, "restored_s": times[1]}
 
 

@@ -1,21 +1,18 @@
 """Time and memory of a round as the cohort grows.
 
-Each size is measured in a process of its own, because the peak memory of a process never falls, and all sizes are
-measured in turn, because the load of the machine changes. Data, model and the number of clients in the federation are
-the same for all sizes.
+Each size is measured in a process of its own, and all sizes in turn, because the load of the machine changes. Data,
+model and the number of clients in the federation are the same for all sizes.
 """
 
-import multiprocessing
 import statistics
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from tqdm import tqdm
 
 import fedjax_drag as fd
 from benchmarks.rounds import engine_rounds
-from benchmarks.timing import Row, in_turn, median_ratio, peak_memory, warm_up
+from benchmarks.timing import Row, in_own_process, in_turn, median_ratio, peak_memory, warm_up
 from benchmarks.workloads import growing
 
 COHORTS = (10, 100, 1000, 10_000)
@@ -37,18 +34,15 @@ class Measured(NamedTuple):
     data_mib: float
 
 
-def run(cohorts: Sequence[int], repeats: int, options: Mapping[str, Any]) -> list[Row]:
+def run(cohorts: Sequence[int], repeats: int) -> list[Row]:
     """A row for each size; ``ratio`` compares the time a client with that of the first size.
 
     Args:
       cohorts: sizes; none: :data:`COHORTS`.
       repeats: number of turns.
-      options: further keyword arguments of :func:`fedjax_drag.simulation.prepare`.
     """
     sizes = cohorts or COHORTS
-    turns = [
-        [_in_own_process(size, options) for size in sizes] for _ in tqdm(range(repeats), leave=False, disable=None)
-    ]
+    turns = [[in_own_process(measure, size) for size in sizes] for _ in tqdm(range(repeats), leave=False, disable=None)]
     by_size = list(zip(*turns, strict=True))
     times = [[turn.ms_per_client for turn in own] for own in by_size]
     return [
@@ -63,18 +57,13 @@ def run(cohorts: Sequence[int], repeats: int, options: Mapping[str, Any]) -> lis
     ]
 
 
-def _in_own_process(cohort_size: int, options: Mapping[str, Any]) -> Measured:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(measure, cohort_size, options).result()
-
-
-def measure(cohort_size: int, options: Mapping[str, Any]) -> Measured:
+def measure(cohort_size: int) -> Measured:
     """Runs rounds of FedAvg in this process and measures them."""
     work = growing(cohort_size)
     rounds = max(1, _CLIENTS_PER_CALL // cohort_size)
     data = work.data()
     before = peak_memory()
-    contestants = {"fedavg": engine_rounds(work, data, fd.aggregators.fedavg(), options, rounds)}
+    contestants = {"fedavg": engine_rounds(work, data, fd.aggregators.fedavg(), {}, rounds)}
     warm_up(contestants)
     times = in_turn(contestants, _CALLS, rounds)
     return Measured(statistics.median(times["fedavg"]) / cohort_size, peak_memory(), before)

@@ -1,4 +1,4 @@
-"""The shortest time that local steps could take: their FLOPs at the speed of one large matrix product."""
+"""The shortest time that a device could take: by the speed of one large matrix product, and by its maker's figures."""
 
 import math
 import time
@@ -9,6 +9,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_drag.accelerators.counts import work_of
+from fedjax_drag.accelerators.targets import GPUS
 from fedjax_drag.models.conv import Conv
 
 _SIDES = {"cpu": 2048}
@@ -63,3 +65,16 @@ def _layer_flops(layer: nn.Dense | Conv, shape: tuple[int, ...]) -> int:
     border = layer.kernel_size - 1 if layer.padding == "VALID" else 0
     pixels = shape[0] * (shape[1] - border) * (shape[2] - border)
     return 2 * pixels * layer.kernel_size**2 * shape[3] * layer.features
+
+
+def planned_ms(program: Any) -> float | None:
+    """The plan's milliseconds of a compiled program on the present device; a loop of unknown length counts once.
+
+    None where the plan does not know the device, or cannot read what its compiler has written.
+    """
+    kind = jax.devices()[0].device_kind
+    chip = next((chip for chip in GPUS.values() if chip.title.startswith(kind)), None)
+    try:
+        return 1e3 * work_of(program.as_text()).seconds(chip) if chip else None
+    except Exception:  # what was measured is not lost for it
+        return None

@@ -2,18 +2,16 @@
 
 Contestants, all in one process and in turn:
 
-- bare: S x U SGD steps on one model in one compiled scan that fetches batches as the engine does; of these, forward:
-  the losses alone; forward + backward: losses and gradients, without the step;
+- bare: S x U SGD steps on one model in one compiled scan that fetches batches as the engine does;
 - fedavg, drag: a whole round, from the draw of the cohort to the new global parameters, without evaluation, on one
   device and with the clients sharded over one device for each core;
 - torch (if installed): the plain loop over clients with the same arithmetic, on the same device or number of threads.
 """
 
 import statistics
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +19,7 @@ import numpy as np
 
 import fedjax_drag as fd
 from benchmarks.roofline import peak_flops, step_flops
-from benchmarks.timing import Contestants, Row, Times, in_turn, peak_memory, ratio, warm_up
+from benchmarks.timing import Contestants, Row, Times, check_names, in_turn, peak_memory, ratio, warm_up
 from benchmarks.workloads import Workload, select
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.batching import draw_positions, gather
@@ -29,7 +27,6 @@ from fedjax_drag.losses import cross_entropy
 from fedjax_drag.simulation.program.programs import advance, no_totals
 from fedjax_drag.types import Aggregator, Batch
 
-FORWARD, GRADIENT = "bare, forward", "bare, forward + backward"
 CORES = ", mesh=cores"
 RULES = {"fedavg": fd.aggregators.fedavg, "drag": fd.aggregators.drag}
 
@@ -46,9 +43,7 @@ def run(chosen: Sequence[str], repeats: int, options: Mapping[str, Any], only: C
     Raises:
       ValueError: an unknown workload or contestant.
     """
-    for name in only:
-        if name not in names():
-            raise ValueError(f"{name!r}: must be one of {'; '.join(names())}")
+    check_names(only, names())
     return [row for work in select(chosen) for row in measure(work, repeats, options, {"bare", *(only or names())})]
 
 
@@ -56,7 +51,7 @@ def names() -> list[str]:
     """The contestants that can be timed on this machine."""
     meshes = ["", CORES] if jax.local_device_count() > 1 else [""]
     engine = [rule + mesh for rule in RULES for mesh in meshes]
-    return ["bare", FORWARD, GRADIENT, *engine, *(["torch"] if find_spec("torch") else [])]
+    return ["bare", *engine, *(["torch"] if find_spec("torch") else [])]
 
 
 def measure(work: Workload, repeats: int, options: Mapping[str, Any], chosen: Collection[str]) -> list[Row]:
@@ -69,7 +64,7 @@ def measure(work: Workload, repeats: int, options: Mapping[str, Any], chosen: Co
       chosen: contestants, of :func:`names`.
     """
     data = work.data()
-    contestants = {name: steps for name, steps in bare_steps(work, data).items() if name in chosen}
+    contestants: Contestants = {"bare": bare_steps(work, data)}
     for name in names():
         rule, mesh = RULES.get(name.removesuffix(CORES)), {"mesh": "cores"} if name.endswith(CORES) else {}
         if rule and name in chosen:
@@ -100,45 +95,17 @@ def _row(work: Workload, name: str, times: Times, limit: float, memory: float) -
         "client_steps_per_second": 1e3 * work.steps / ms,
         "ratio_to_bare": ratio(times, name, "bare"),
         "ratio_to_torch": ratio(times, name, "torch"),
-        "of_peak": None if name in (FORWARD, GRADIENT) else limit / ms,
+        "of_peak": limit / ms,
         "peak_memory_mib": None if name == "torch" else memory,
     }
-
-
-class CompiledRounds(NamedTuple):
-    """Rounds of the engine that are ready to be timed.
-
-    Attributes:
-      call: advances one run by the rounds of a call.
-      program: the compiled program, whose text and memory can be analysed.
-      trace_seconds: time until the program was lowered.
-      compile_seconds: time that its compilation took.
-    """
-
-    call: Callable[[], None]
-    program: Any
-    trace_seconds: float
-    compile_seconds: float
 
 
 def engine_rounds(
     work: Workload, data: FederatedDataset, rule: Aggregator, options: Mapping[str, Any], rounds: int
 ) -> Callable[[], None]:
-    """A function that advances one run by ``rounds`` rounds each time it is called."""
-    return compiled_rounds(work, data, rule, options, rounds).call
-
-
-def compiled_rounds(
-    work: Workload, data: FederatedDataset, rule: Aggregator, options: Mapping[str, Any], rounds: int
-) -> CompiledRounds:
-    """Compiles ``rounds`` rounds of one run."""
-    started = time.perf_counter()
+    """A function that advances one run by ``rounds`` rounds each time it is called; the first call compiles."""
     algorithm = fd.algorithms.from_aggregator(rule)
     simulation = fd.simulation.prepare(algorithm, data=data, **(work.settings() | dict(options)))
-    lowered = simulation.lowered.advance
-    traced = time.perf_counter()
-    compiled_rounds = lowered.compile()
-    compiled = time.perf_counter()
     state = simulation.initial_state()
 
     def more_rounds() -> None:
@@ -147,41 +114,28 @@ def compiled_rounds(
         state, *_ = advance(simulation.spec, simulation.federation, simulation.key, state, no_totals(), stop)
         jax.block_until_ready(state)
 
-    return CompiledRounds(more_rounds, compiled_rounds, traced - started, compiled - traced)
+    return more_rounds
 
 
-def bare_steps(work: Workload, data: FederatedDataset) -> Contestants:
-    """The local steps of a round on a single model, one after another, and their parts."""
+def bare_steps(work: Workload, data: FederatedDataset) -> Callable[[], Any]:
+    """The local steps of a round on a single model, one after another."""
     assert data.rows is not None
     assert data.counts is not None
     model, loss = work.model(), cross_entropy()
     train = jax.tree.map(jnp.asarray, data.train)
     row, count = jnp.asarray(data.rows[0]), jnp.asarray(data.counts[0])
-    params = model.init(jax.random.key(0), jnp.zeros((1, *data.input_shape)))["params"]
+    params, key = model.init(jax.random.key(0), jnp.zeros((1, *data.input_shape)))["params"], jax.random.key(1)
 
     def loss_fn(params: Any, batch: Batch) -> Any:
         logits: Any = model.apply({"params": params}, batch.x)
         return loss(logits, batch.y).mean()
 
-    def forward(total: Any, params: Any, batch: Batch) -> Any:
-        return total + loss_fn(params, batch)
+    @jax.jit
+    def steps(params: Any, key: Any, train: Any) -> Any:
+        def sgd(params: Any, places: Any) -> tuple[Any, None]:
+            gradient = jax.grad(loss_fn)(params, gather(train, row, places, data.preprocess))
+            return jax.tree.map(lambda p, g: p - 0.01 * g, params, gradient), None
 
-    def gradient(previous: Any, params: Any, batch: Batch) -> Any:
-        del previous
-        return jax.grad(loss_fn)(params, batch)
+        return jax.lax.scan(sgd, params, draw_positions(key, count, work.steps, work.batch_size))[0]
 
-    def sgd(current: Any, params: Any, batch: Batch) -> Any:
-        del params
-        return jax.tree.map(lambda p, g: p - 0.01 * g, current, jax.grad(loss_fn)(current, batch))
-
-    def rounds(step: Callable[[Any, Any, Batch], Any], start: Any) -> Callable[[], Any]:
-        @jax.jit
-        def scan(start: Any, params: Any, key: Any, train: Any) -> Any:
-            positions = draw_positions(key, count, work.steps, work.batch_size)
-            fetch = lambda places: gather(train, row, places, data.preprocess)
-            return jax.lax.scan(lambda carry, at: (step(carry, params, fetch(at)), None), start, positions)[0]
-
-        key = jax.random.key(1)
-        return lambda: [jax.block_until_ready(scan(start, params, key, train)) for _ in range(work.rounds)]
-
-    return {"bare": rounds(sgd, params), FORWARD: rounds(forward, 0.0), GRADIENT: rounds(gradient, params)}
+    return lambda: [jax.block_until_ready(steps(params, key, train)) for _ in range(work.rounds)]

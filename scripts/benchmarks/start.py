@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.timing import Row
+from benchmarks.timing import Row, check_names, check_tree
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
@@ -32,13 +32,6 @@ fd.simulate(
     fd.aggregators.drag(c=0.25, alpha=0.25), model=fd.models.mlp(10, hidden=(64,)), data=data, num_rounds=200,
     cohort_size=10, local_steps=5, batch_size=10, step_size=0.02, eval_every=5
 )
-""",
-    "sweep": """
-import sys
-from fedjax_drag.cli.main import main
-axes = ["axes={aggregator: [drag, fedavg], seed: [0, 1]}", "rounds=20"]
-sys.argv[1:3] = ["sweep", sys.argv[2], *axes]
-main()
 """,
     "evaluation": """
 import sys, time
@@ -58,7 +51,7 @@ print((always - once) / 299)
 }
 """What is timed; ``evaluation`` prints the seconds that each of 300 evaluations costs with a results folder."""
 
-CACHES = {"run": ("empty", "filled"), "simulate": ("empty", "filled"), "sweep": ("empty", "filled")}
+CACHES = {"run": ("empty", "filled"), "simulate": ("empty", "filled")}
 """With which caches; all else with a filled one."""
 
 
@@ -81,11 +74,8 @@ def run(chosen: Sequence[str], repeats: int, before: Path) -> list[Row]:
     Raises:
       ValueError: no such program, or no such tree.
     """
-    for name in chosen:
-        if name not in PROGRAMS:
-            raise ValueError(f"{name!r}: must be one of {', '.join(PROGRAMS)}")
-    if not (before / "fedjax_drag" / "__init__.py").is_file():
-        raise ValueError(f"--against={str(before)!r}: must be the root of a tree")
+    check_names(chosen, PROGRAMS)
+    check_tree(before)
     rows: list[Row] = []
     for name in chosen or PROGRAMS:
         for cache in CACHES.get(name, ("filled",)):

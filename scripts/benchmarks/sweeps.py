@@ -8,7 +8,6 @@ another in the same process and each is compiled, as in a loop over ``fd.simulat
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,10 +16,9 @@ from tqdm import tqdm
 
 import fedjax_drag as fd
 from benchmarks.timing import Row
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads import WORKLOADS
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Algorithm
 
 WIDTHS = (1, 4, 16, 64, 256)
 ROUNDS = 20
@@ -65,16 +63,13 @@ def measure(width: int) -> Row:
     }
 
 
-def cells(width: int, work: Workload = WORKLOADS["mlp"], rounds: int = ROUNDS) -> list[Settings]:
+def cells(width: int) -> list[Settings]:
     """The settings of each cell, which differ in c, the seed and the split."""
-    data, settings = work.data(), work.settings() | {"num_rounds": rounds, "eval_every": rounds, "time_clients": False}
+    work = WORKLOADS["mlp"]
+    data, settings = work.data(), work.settings() | {"num_rounds": ROUNDS, "eval_every": ROUNDS, "time_clients": False}
     seeds = min(width, 8)
     splits = [fd.data.partition.iid(data, num_clients=work.num_clients, seed=seed) for seed in range(seeds)]
     values = np.linspace(0.05, 0.5, math.ceil(width / seeds)).tolist()
     grid = [(seed, c) for c in values for seed in range(seeds)][:width]
+    drag = lambda c: fd.algorithms.from_aggregator(fd.aggregators.drag(c=c, alpha=0.25))
     return [Settings(algorithm=drag(c), data=splits[seed], seed=seed, **settings) for seed, c in grid]
-
-
-def drag(c: Any) -> Algorithm:
-    """DRAG with a strength c."""
-    return fd.algorithms.from_aggregator(fd.aggregators.drag(c=c, alpha=0.25))

@@ -1,9 +1,12 @@
 """Timing contestants in turn, and formatting the results as a table."""
 
+import multiprocessing
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +20,27 @@ Times = dict[str, list[float]]
 
 Row = dict[str, Any]
 """A row of a table, by column."""
+
+
+def check_names(chosen: Collection[str], known: Collection[str]) -> None:
+    """Refuses what is not there to be timed.
+
+    Raises:
+      ValueError: a name is unknown.
+    """
+    for name in chosen:
+        if name not in known:
+            raise ValueError(f"{name!r}: must be one of {'; '.join(known)}")
+
+
+def check_tree(before: Path) -> None:
+    """Refuses a folder that is not another tree of this project.
+
+    Raises:
+      ValueError: it has no package.
+    """
+    if not (before / "fedjax_drag" / "__init__.py").is_file():
+        raise ValueError(f"--against={str(before)!r}: must be the root of a tree with the folder fedjax_drag")
 
 
 def in_turn(contestants: Contestants, repeats: int, parts: int = 1) -> Times:
@@ -37,6 +61,12 @@ def in_turn(contestants: Contestants, repeats: int, parts: int = 1) -> Times:
             run()
             times[name].append(1e3 * (time.perf_counter() - started) / parts)
     return times
+
+
+def in_own_process(measure: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function of a module in a new process, because the peak memory of a process never falls."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(measure, *arguments).result()
 
 
 def warm_up(contestants: Contestants) -> None:

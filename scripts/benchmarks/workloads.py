@@ -8,6 +8,7 @@ import flax.linen as nn
 import numpy as np
 
 import fedjax_drag as fd
+from benchmarks.timing import check_names
 
 NUM_CLASSES = 10
 
@@ -82,6 +83,8 @@ WORKLOADS = {
     ),
 }
 
+DEFAULT = ("cnn", "mlp")
+
 
 def select(names: Sequence[str]) -> list[Workload]:
     """The workloads with these names; ``cnn`` and ``mlp`` if there are none.
@@ -89,10 +92,8 @@ def select(names: Sequence[str]) -> list[Workload]:
     Raises:
       ValueError: a name is unknown.
     """
-    for name in names:
-        if name not in WORKLOADS:
-            raise ValueError(f"{name!r}: must be one of {', '.join(WORKLOADS)}")
-    return [WORKLOADS[name] for name in names or ["cnn", "mlp"]]
+    check_names(names, WORKLOADS)
+    return [WORKLOADS[name] for name in names or DEFAULT]
 
 
 def growing(cohort_size: int) -> Workload:

@@ -48,12 +48,13 @@ def problem() -> Quadratics:
 def run(method: Algorithm, losses: Quadratics, seeds: int = SEEDS, rounds: int = ROUNDS, **situation: object) -> Paths:
     """Runs a method with every client in every cohort, the seeds as one program."""
     clients, _, size = losses.examples.shape
+    data, model = losses.data, Displacement(size, losses.start)  # one for all seeds, which is what makes one program
 
     def of(seed: int) -> Settings:
         return Settings(
             algorithm=method,
-            model=Displacement(size, losses.start),
-            data=losses.data,
+            model=model,
+            data=data,
             loss=losses.loss,
             num_rounds=rounds,
             cohort_size=clients,

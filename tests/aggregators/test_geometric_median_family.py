@@ -15,7 +15,7 @@ from fedjax_drag.aggregators._geomed import draw_groups, geomed
 from fedjax_drag.aggregators._geometric_median import geometric_median
 from fedjax_drag.aggregators._raga import raga
 from fedjax_drag.aggregators._rfa import rfa
-from fedjax_drag.ops.geometric_median import spread
+from fedjax_drag.kernels.geometric_median import spread
 
 COHORT, SIZE = 5, 4
 RULES = {"autogm": autogm, "geomed": geomed, "geometric_median": geometric_median, "raga": raga, "rfa": rfa}

@@ -119,26 +119,6 @@ def test_fltrust_does_not_go_farther_than_the_root_delta_nor_against_it(G, root)
 
 
 @pytest.mark.thorough
-@bounded
-@given(vectors)
-def test_identical_deltas_are_the_update(g):
-    G = np.tile(g, (COHORT, 1))
-    for name, hyper, static in RULES:
-        update, _ = run(name, G, hyper=hyper, **static)
-        np.testing.assert_allclose(update, g, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.thorough
-@bounded
-@given(vectors, hnp.arrays(np.float32, (2,), elements=st.integers(1, 8).map(float)), vectors)
-def test_geometric_median_of_collinear_symmetric_points_is_their_centre(step, distances, centre):
-    a, b = sorted(distances)
-    G = centre + np.outer([-b, -a, 0, a, b], step).astype(np.float32)
-    update, _ = run("geometric_median", G, **CONVERGED)
-    np.testing.assert_allclose(update, centre, atol=2e-4 * max(1.0, b * np.linalg.norm(step)))
-
-
-@pytest.mark.thorough
 def test_geomed_of_single_clients_is_the_geometric_median_bit_for_bit():
     """It draws no groups, and so needs no key."""
     rule = aggregators.geomed("clients", max_iterations=30)
@@ -186,12 +166,6 @@ def test_shifting_all_deltas_shifts_what_depends_on_differences_only(G, shift):
         np.testing.assert_allclose(moved, plain + shift, rtol=1e-5, atol=1e-5)
         if name == "krum":
             np.testing.assert_array_equal(after["weight"], metrics["weight"])
-
-
-@bounded
-@given(cohorts)
-def test_median_of_each_coordinate(G):
-    np.testing.assert_array_equal(run("median", G)[0], np.median(G, axis=0))
 
 
 @bounded

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from fedjax_drag.aggregators import bucketing, bulyan, drag, fedavg, foolsgold, krum, median, monna, multi_krum, nnm
-from fedjax_drag.aggregators._krum import krum_scores
-from fedjax_drag.tree import initial_state
 
 COHORT, SIZE = 9, 6
 ALL = np.ones(COHORT, bool)
@@ -28,21 +26,18 @@ RULES = {
     "drag": drag(),
     "krum": krum(2),
     "multi_krum": multi_krum(2),
-    "multi_krum-1": multi_krum(2, num_selected=1),
     "multi_krum-all": multi_krum(0),
     "bulyan": bulyan(1),
     "bulyan-0": bulyan(0),
     "nnm-median": nnm(median(), 2),
     "nnm-krum": nnm(krum(2), 2),
     "nnm-drag-0": nnm(drag(), 0),
-    "nnm-nnm-drag": nnm(nnm(drag(), 1), 2),
     "bucketing-median": bucketing(median()),
     "bucketing-krum": bucketing(krum(1)),
     "bucketing-1-drag": bucketing(drag(), 1),
     "bucketing-1-krum": bucketing(krum(2), 1),
     "bucketing-all": bucketing(drag(), COHORT),
     "bucketing-examples": bucketing(fedavg(weighting="examples")),
-    "bucketing-nnm-drag": bucketing(nnm(drag(), 1), 2),
 }
 
 
@@ -68,15 +63,6 @@ def run(name, G, before=None, valid=ALL, seed=0, num_examples=None):
     examples = np.arange(1, COHORT + 1) if num_examples is None else num_examples
     update, metrics = compiled(name)(G if before is None else before, G, valid, jax.random.key(seed), examples)
     return np.asarray(update), {key: np.asarray(value) for key, value in metrics.items()}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RULES)
-def test_identical_deltas_are_the_update(name):
-    G = np.repeat(draw()[:1], COHORT, axis=0)
-    update, metrics = run(name, G)
-    np.testing.assert_allclose(update, G[0], rtol=1e-5)
-    np.testing.assert_allclose(metrics["cosine"], 1, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -107,26 +93,6 @@ def test_translation_rotation_and_scale_change_no_choice(name):
                 np.testing.assert_allclose(after, change(update), atol=1e-5 * np.abs(change(G)).max())
 
 
-@pytest.mark.thorough
-def test_krum_scores_against_sorted_distances():
-    G = draw()
-    apart = np.sort([np.linalg.norm(G - g, axis=1) for g in G], axis=1)
-    expected = np.sqrt((apart[:, 1 : COHORT - 2 - 2 + 1] ** 2).sum(1))
-    np.testing.assert_allclose(krum_scores(as_tree(G), jnp.asarray(ALL), 2), expected, rtol=1e-5)
-    np.testing.assert_array_equal(run("krum", G)[0], G[expected.argmin()])
-
-
-@pytest.mark.thorough
-def test_multi_krum_averages_the_lowest_scores():
-    for seed in SEEDS:
-        G = draw(seed)
-        update, metrics = run("multi_krum", G)
-        lowest = np.sort(metrics["score"].argsort()[: COHORT - 2])
-        np.testing.assert_array_equal(np.flatnonzero(metrics["selected"]), lowest)
-        np.testing.assert_allclose(update, G[lowest].mean(0), rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(run("multi_krum-1", G)[0], run("krum", G)[0])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["multi_krum-all", "bulyan-0", "bucketing-all", "nnm-drag-0"])
 def test_without_malicious_clients_the_mean(name):
@@ -136,17 +102,6 @@ def test_without_malicious_clients_the_mean(name):
     np.testing.assert_allclose(update, expected, rtol=1e-5, atol=1e-6)
     if "nnm" not in name:
         np.testing.assert_allclose(metrics["weight"], 1 / COHORT, rtol=1e-5)
-
-
-@pytest.mark.thorough
-def test_bulyan_averages_the_values_nearest_to_the_median():
-    for seed in SEEDS:
-        G = draw(seed)
-        update, metrics = run("bulyan", G)
-        chosen = G[metrics["selected"] > 0]
-        assert len(chosen) == COHORT - 2
-        nearest = np.argsort(abs(chosen - np.median(chosen, axis=0)), axis=0)[: COHORT - 4]
-        np.testing.assert_allclose(update, np.take_along_axis(chosen, nearest, 0).mean(0), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -173,31 +128,6 @@ def test_bulyan_does_not_depend_on_the_order_of_clients():
         np.testing.assert_allclose(again, update, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("krum", "bulyan", "nnm-krum"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("multi_krum", "nnm-median", "nnm-nnm-drag")),
-    ],
-)
-@pytest.mark.parametrize("junk", [np.nan, 1e30])
-def test_absent_clients_are_as_if_not_sent(name, junk):
-    """Wherever they stand, and whatever they hold."""
-    G, valid = draw(), np.arange(COHORT) < 8
-    rule = RULES[name]
-    zero = as_tree(jnp.zeros(SIZE))
-    expected, state = rule.apply(zero, as_tree(jnp.asarray(G[:8])), rule.init(zero))
-    for place in (8, 0, 4):
-        moved, mask = np.insert(G[:8], place, junk, axis=0), np.insert(valid[:8], place, False)
-        update, metrics = run(name, moved, valid=mask)
-        if "drag" not in name:
-            np.testing.assert_allclose(update, np.concatenate([expected["a"], expected["b"]]), rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(metrics["weight"][mask], state.metrics["weight"], rtol=1e-5, atol=1e-7)
-        assert not metrics["weight"][place]
-        assert np.isfinite(update).all()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["krum", "multi_krum", "bulyan", "nnm-median", "nnm-krum"])
 def test_an_outlier_does_not_matter(name):
@@ -211,17 +141,6 @@ def test_an_outlier_does_not_matter(name):
             assert np.linalg.norm(update - G[1:].mean(0)) <= 1.01 * spread
             if "nnm" not in name:
                 assert metrics["weight"][0] == 0
-
-
-@pytest.mark.thorough
-def test_mixing_neighbours():
-    G = draw()
-    apart = np.array([np.linalg.norm(G - g, axis=1) for g in G])
-    mixed = np.array([G[row.argsort()[: COHORT - 2]].mean(0) for row in apart])
-    np.testing.assert_allclose(run("nnm-median", G)[0], np.median(mixed, axis=0), rtol=1e-5, atol=1e-6)
-    update, metrics = run("nnm-krum", G)
-    np.testing.assert_allclose(np.linalg.norm(mixed - update, axis=1).min(), 0, atol=1e-5)
-    np.testing.assert_allclose(np.unique(metrics["weight"].round(5)), [0, np.round(1 / (COHORT - 2), 5)])
 
 
 @pytest.mark.slow
@@ -260,27 +179,6 @@ def test_valid_clients_fill_the_buckets():
         groups.add(tuple(members))
     assert len(groups) > 2
     assert {len(group) for group in groups} <= {1, 2}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["nnm-nnm-drag", "bucketing-nnm-drag", "bucketing-krum"])
-def test_wrapped_rules_run_in_a_scan(name):
-    rule, params = RULES[name], as_tree(jnp.zeros(SIZE))
-    rounds = as_tree(jnp.stack([draw(t) for t in range(3)]))
-    keys = jax.random.split(jax.random.key(0), 3)
-    first = jax.tree.map(lambda x: x[0], rounds)
-    start = initial_state(rule.apply, rule.init(params), params, first, key=keys[0])
-    assert all(value.shape in ((), (COHORT,)) for value in start.metrics.values())
-
-    def body(carry, xs):
-        return rule.apply(*carry[:1], xs[0], carry[1], key=xs[1]), None
-
-    (scanned, last), _ = jax.jit(lambda: jax.lax.scan(body, (params, start), (rounds, keys)))()
-    looped, state, apply = params, start, jax.jit(rule.apply)
-    for t in range(3):
-        looped, state = apply(looped, jax.tree.map(lambda x, t=t: x[t], rounds), state, key=keys[t])
-    for found, expected in zip(jax.tree.leaves((scanned, last)), jax.tree.leaves((looped, state)), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_wrappers_need_what_the_wrapped_rule_needs():

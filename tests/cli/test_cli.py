@@ -12,11 +12,10 @@ import yaml
 
 import fedjax_drag
 from fedjax_drag.cli.app import app
-from fedjax_drag.cli.common import default_folder
+from fedjax_drag.cli.folders import default_folder, folder_name
 from fedjax_drag.experiment.build import catalog
 from fedjax_drag.experiment.config import shipped
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.names import folder_name
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 
 SOURCE = os.environ | {"PYTHONPATH": str(Path(fedjax_drag.__file__).parents[1])}
@@ -324,24 +323,13 @@ def test_list(command, kind):
     assert result.stdout.strip() == catalog.describe(kind)
 
 
-def test_help_of_list_names_every_kind(command):
+def test_list_of_kinds_and_as_markdown(command):
+    assert command("list").stdout.split() == list(catalog.KINDS)
     said = command("list", "--help").output
     assert [kind for kind in catalog.KINDS if kind not in said] == []
-
-
-def test_list_without_a_kind_lists_the_kinds(command):
-    assert command("list").stdout.split() == list(catalog.KINDS)
-
-
-def test_list_as_markdown(command):
-    result = command("list", "aggregators", "--markdown")
-    assert result.exit_code == 0
-    assert result.stdout.strip() == catalog.table("aggregators")
-
-
-def test_list_of_an_unknown_kind(command):
-    assert "kind='aggregator': must be one of" in one_line(command("list", "aggregator"), 2)
-    assert "kind='aggregator': must be one of" in one_line(command("list", "aggregator", "--markdown"), 2)
+    assert command("list", "aggregators", "--markdown").stdout.strip() == catalog.table("aggregators")
+    for unknown in (["aggregator"], ["aggregator", "--markdown"]):
+        assert "kind='aggregator': must be one of" in one_line(command("list", *unknown), 2)
 
 
 def test_plot(command, finished, tmp_path):

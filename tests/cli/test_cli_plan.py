@@ -12,7 +12,7 @@ from test_cli import one_line
 
 from fedjax_drag.accelerators import targets
 from fedjax_drag.accelerators.counts import Kernel, Work
-from fedjax_drag.experiment.plan.run_plan import RunPlan
+from fedjax_drag.experiment.plan.runs import RunPlan
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
 
@@ -54,14 +54,13 @@ def made(needed):
     counts = {"devices": 1, "cohort_size": 4, "rounds": 6, "evaluations": 3}
     done = {"round": work, "evaluation": work, "seconds": 0.25}
     return lambda label, config, target, *_: RunPlan(
-        label, target, batching=ClientBatching("vmap"), **figures, **counts, **done
+        label=label, target=target, batching=ClientBatching("vmap"), **figures, **counts, **done
     )
 
 
 @pytest.mark.parametrize(("needed", "status", "first"), [(999, 0, "  fits  "), (1001, 1, "  does not fit")])
 def test_plan_prints_and_exits_by_whether_it_fits(command, tiny_file, stand_in, monkeypatch, needed, status, first):
-    monkeypatch.setattr("fedjax_drag.experiment.plan.run_plan.plan_run", made(needed))
-    monkeypatch.setattr("fedjax_drag.experiment.plan.remedies.find", lambda *_: None)
+    monkeypatch.setattr("fedjax_drag.experiment.plan.remedies.plan_run", made(needed))
     result = command("plan", tiny_file, "--target", "h100")
     assert result.exit_code == status, result.output
     head, row, *_ = result.stdout.splitlines()

@@ -6,8 +6,8 @@ from tiny import TINY
 
 import fedjax_drag as fd
 from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.simulation.cells import likeness

@@ -1,4 +1,4 @@
-"""What every server rule promises, whatever its formula."""
+"""What every server rule promises, whatever its formula, beyond ``check_aggregator`` (``test_testing.py``)."""
 
 import collections
 import functools
@@ -164,30 +164,6 @@ def test_one_compilation_serves_all_rounds(case):
     for t in range(1, 4):
         params, state = run(case, matrix(seed=t), state, params, **extras(COHORT, t))
     assert TRACES[case.label] == before
-
-
-@pytest.mark.thorough
-@parametrize(
-    [case for case in AGGREGATORS if not case.sweeps], slow=lambda case: case.label not in FEW, fast=in_fast_tier
-)
-def test_scan_over_rounds_equals_a_loop(case):
-    """The others are scanned in the next test."""
-    rule, apply = compiled(case)
-    params = nested_params()
-    deltas = [unflatten(matrix(seed=t)) for t in range(3)]
-    extra = [extras(COHORT, t) for t in range(3)]
-    state = start = settled(case)
-    looped = params
-    for d, e in zip(deltas, extra, strict=True):
-        looped, state = apply(looped, d, state, **e, valid=jnp.ones(COHORT, bool))
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *zip(deltas, extra, strict=True))
-
-    def body(carry, xs):
-        return rule.apply(carry[0], xs[0], carry[1], **xs[1]), None
-
-    (scanned, last), _ = jax.lax.scan(body, (params, start), stacked)
-    assert_close(scanned, looped)
-    assert_close(carried(last), carried(state))
 
 
 @parametrize(

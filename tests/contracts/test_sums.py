@@ -1,20 +1,20 @@
 """Rules and methods that are sums over the clients: chunks of the cohort give the results of the whole stack."""
 
 import functools
-import operator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import AGGREGATORS, ALGORITHMS, SIZE, extras, nested_params, parametrize, select, unflatten
+from cases import AGGREGATORS, ALGORITHMS, SIZE, extras, nested_params, parametrize, unflatten
 from quadratics import batches, uplink_of
 
-from fedjax_drag import per_client, tree
+from fedjax_drag import tree
 from fedjax_drag.aggregators import fedavg
 from fedjax_drag.algorithms import from_aggregator, scaffold
+from fedjax_drag.testing._server import round_in_chunks
 
-COHORT, CHUNK = 7, 3  # two chunks of three and one client by itself
+COHORT = 7  # two chunks of three and one client by itself
 RTOL, ATOL = 2e-5, 2e-6  # the same terms in float32, added in another order
 
 SUMMING = [case for case in AGGREGATORS if case.build().streamed]
@@ -54,35 +54,12 @@ def test_sums_do_not_speak_for_another_rule():
     assert method._replace(aggregate=lambda *args, **extras: method.aggregate(*args, **extras)).streamed is None
 
 
-def in_chunks(sums, params, messages, state, extra, size):
-    """A round in chunks, as the engine runs it."""
-
-    def pass_over(state, **first_pass):
-        totals, kept = [], []
-        for start in range(0, size, CHUNK):
-            rows = slice(start, start + CHUNK)
-            own = per_client.gather(state, extra["client_ids"][rows])
-            chunk = jax.tree.map(operator.itemgetter(rows), messages)
-            part, some = sums.accumulate(params, chunk, own, **select(extra, rows), **first_pass)
-            totals.append(part)
-            kept.append(some)
-        total = jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *totals)
-        return total, jax.tree.map(lambda *parts: jnp.concatenate(parts), *kept)
-
-    if sums.needs_first_pass is not None:
-        total, kept = pass_over(state, first_pass=True)
-        ready = sums.prepare(total, state, kept, **extra)
-        state = jax.lax.cond(sums.needs_first_pass(state), lambda: ready, lambda: state)
-    total, kept = pass_over(state)
-    return sums.finish(params, total, state, kept, **extra)
-
-
 @functools.cache
 def compiled(case):
     """Both forms of a rule, each as one program."""
     rule = case.build()
     whole = jax.jit(lambda params, deltas, state, extra: rule.apply(params, deltas, state, **extra))
-    chunks = jax.jit(functools.partial(in_chunks, rule.streamed, size=COHORT))
+    chunks = jax.jit(functools.partial(round_in_chunks, rule.streamed))
     return rule, whole, chunks
 
 
@@ -174,7 +151,8 @@ def test_non_finite_deltas_reach_the_parameters_if_asked_to(case):
     rule, G = case.build(), matrix(0)
     G[3] = np.nan
     extra = {**extras(COHORT), "reject_nonfinite": False}
-    after, state = in_chunks(rule.streamed, nested_params(), unflatten(G), rule.init(nested_params()), extra, COHORT)
+    state = rule.init(nested_params())
+    after, state = round_in_chunks(rule.streamed, nested_params(), unflatten(G), state, extra)
     assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(after))
     assert int(state.metrics["num_rejected"]) == 0
 
@@ -190,7 +168,7 @@ def test_methods_in_chunks_equal_the_whole(case):
         lost = lambda x: jnp.where(tree.expand(broken, x), jnp.nan, x)
         uplink = uplink._replace(delta=jax.tree.map(lost, uplink.delta))
         whole = method.aggregate(params, uplink, state, **extra)
-        return whole, in_chunks(method.streamed, params, uplink, state, extra, cohort)
+        return whole, round_in_chunks(method.streamed, params, uplink, state, extra)
 
     params, state = nested_params(), method.init(nested_params())
     for t in range(3):

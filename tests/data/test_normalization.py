@@ -114,7 +114,7 @@ def test_load_and_the_validation_split_agree(normalize, largest):
 def test_data_sets_without_numbers_refuse_to_be_scaled(monkeypatch):
     tokens = np.zeros((4, 5), np.int8)
     fed = from_arrays(tokens, LABELS[:4], tokens, LABELS[:4])
-    source = loading.SOURCES["shakespeare"]._replace(read=lambda _: fed)
+    source = loading.SOURCES["shakespeare"]._replace(load=lambda _: fed)
     monkeypatch.setattr(loading, "SOURCES", {**loading.SOURCES, "shakespeare": source})
     assert load("shakespeare").train.x is fed.train.x
     for build in (

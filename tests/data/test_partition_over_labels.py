@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_partition import assert_every_example_once, labelled
 
 from fedjax_drag.data import partition
-from fedjax_drag.data.partition import _label_mix
+from fedjax_drag.data.partition import _label_skew
 
 
 @given(
@@ -70,7 +70,7 @@ def test_tables_of_counts_have_the_probabilities_of_the_definition(in_turn):
     assert abs(sum(law.values()) - 1) < 1e-12
     rng = np.random.default_rng(0)
     drawn = Counter(
-        tuple(_label_mix.draw_counts(rng, np.log(mixes), np.array(per_class), in_turn).ravel().tolist())
+        tuple(_label_skew.draw_counts(rng, np.log(mixes), np.array(per_class), in_turn).ravel().tolist())
         for _ in range(draws)
     )
     assert set(drawn) <= set(law)
@@ -82,7 +82,7 @@ def test_tables_of_counts_have_the_probabilities_of_the_definition(in_turn):
 def test_mixes_have_the_moments_of_the_distribution(beta):
     """One component of Dir(beta 1_C) has mean 1 / C and variance (C - 1) / (C^2 (C beta + 1))."""
     num_classes = 10
-    logs = _label_mix.log_mixes(np.random.default_rng(1), 20_000, num_classes, beta)
+    logs = _label_skew.log_mixes(np.random.default_rng(1), 20_000, num_classes, beta)
     mixes = np.exp(logs - np.logaddexp.reduce(logs, axis=1, keepdims=True))
     np.testing.assert_allclose(mixes.mean(axis=0), 1 / num_classes, atol=0.01)
     variance = (num_classes - 1) / (num_classes**2 * (num_classes * beta + 1))
@@ -99,12 +99,6 @@ def test_counts_are_mixes_where_no_class_is_exhausted_early():
         sampling = (1 / num_classes - 1 / num_classes**2 - mix) / of_client
         np.testing.assert_allclose(shares.var(), mix + sampling, rtol=0.1)
         np.testing.assert_allclose(shares.mean(axis=0), 1 / num_classes, rtol=1e-9)
-
-
-def test_a_hundred_clients_of_mnist_have_equal_numbers():
-    fed = labelled(np.arange(60_000) % 10)
-    split = partition.dirichlet(fed, 100, 0.1, over="labels")
-    assert set(split.counts) == {600}
 
 
 def test_balanced_is_refused_where_sizes_are_equal():

@@ -87,7 +87,7 @@ ROOT_SOURCES: tuple[Literal["benign", "all"], ...] = ("benign", "all")
 def test_no_validation_example_is_a_client_s_or_the_server_s(kind, seed):
     labels = np.tile(np.arange(5), 60)
     fed = hold_out(numbered(labels, users=np.repeat(np.arange(60), 5)), 0.1)
-    split = partition.natural(fed, seed=seed) if kind == "natural" else PARTITIONS[kind](fed, 6, seed)
+    split = partition.natural(fed, seed=seed) if kind == "natural" else PARTITIONS[kind](fed, 6, seed=seed)
     np.testing.assert_array_equal(split.validation.x, hold_out(numbered(labels), 0.1).validation.x)
     validation, all_rows = contents(split.validation.x), contents(split.train.x[np.unique(split.rows)])
     assert len(validation) == 30

@@ -9,12 +9,30 @@ import time
 import jax
 import numpy as np
 from tiny import DRAG, TINY
+from typer.testing import CliRunner
 
+from fedjax_drag.cli.app import app
 from fedjax_drag.experiment.run.checkpoints import load_params
 
 SMALL = TINY | DRAG | {"clients_axis": "map"}
 
+ARENA = {
+    "name": "tiny",
+    "base": SMALL | {"data": {"name": "digits", "validation_fraction": 0.2}, "num_byzantine": 1},
+    "attacks": {"sign_flip": None},
+    "entries": {"median": None},
+    "tuning_seeds": [100],
+    "seeds": [0],
+}
+
 TIMES = ("seconds", "compile_seconds", "rounds_per_second", "resumed_from_round")
+
+
+def call(*arguments):
+    """Exit status and the lines on standard error."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert "Traceback" not in done.output
+    return done.exit_code, [line for line in done.stderr.splitlines() if line]
 
 
 def figures(folder):

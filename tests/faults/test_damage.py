@@ -10,10 +10,8 @@ import jax
 import numpy as np
 import pytest
 import yaml
-from small_runs import SMALL, assert_same, figures
-from typer.testing import CliRunner
+from small_runs import SMALL, assert_same, call, figures
 
-from fedjax_drag.cli.app import app
 from fedjax_drag.experiment.run.checkpoints import load_params
 
 pytestmark = pytest.mark.optimised
@@ -27,13 +25,6 @@ def config(tmp_path_factory):
     path = tmp_path_factory.mktemp("config") / "tiny.yaml"
     path.write_text(yaml.safe_dump(RUN))
     return path
-
-
-def call(*arguments):
-    """Exit status and the lines on standard error."""
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert "Traceback" not in done.output
-    return done.exit_code, [line for line in done.stderr.splitlines() if line]
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,9 @@ import sys
 import numpy as np
 import pytest
 import yaml
+from small_runs import call
 from tiny import TINY
-from typer.testing import CliRunner
 
-from fedjax_drag.cli.app import app
 from fedjax_drag.data import preparing
 from fedjax_drag.data.sets import tfds
 from fedjax_drag.experiment.run.checkpoints import load_params
@@ -27,13 +26,6 @@ PARTIAL = (
     *("config", "environment", "summary", "metrics", "report", "accuracy", ".lock"),
     *(".config.yaml", ".summary.json", ".metrics.jsonl", ".report.html", ".page.html", ".accuracy.png", ".page.png"),
 )
-
-
-def call(*arguments):
-    """Exit status and the lines on standard error."""
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert "Traceback" not in done.output
-    return done.exit_code, [line for line in done.stderr.splitlines() if line]
 
 
 @pytest.fixture

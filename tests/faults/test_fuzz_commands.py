@@ -8,88 +8,44 @@ import shutil
 import pytest
 import typer
 import yaml
+from small_runs import ARENA
 from tiny import SYNTHETIC, TINY
 from typer.testing import CliRunner
 
 import reproduce
 from fedjax_drag.cli.app import app
-from fedjax_drag.experiment.arena import standing
+from fedjax_drag.experiment.arena import play
 from fedjax_drag.experiment.run import run
 from fedjax_drag.experiment.sweep import sweep
 
 SMALL = TINY | SYNTHETIC | {"rounds": 2}
 GRID = SMALL | {"axes": {"seed": [0, 1]}}
-ARENA = {
-    "name": "tiny",
-    "base": SMALL | {"data": {"name": "digits", "validation_fraction": 0.2}, "num_byzantine": 1},
-    "attacks": {"sign_flip": None},
-    "entries": {"median": None},
-    "tuning_seeds": [100],
-    "seeds": [0],
-}
-WORDS = (
-    *(
-        "",
-        " ",
-        "-",
-        "--",
-        "---",
-        "-o",
-        "-x",
-        "--out",
-        "--nothing",
-        "--resume",
-        "=",
-        "x=",
-        "=x",
-        ".",
-        "..",
-        "/proc",
-        "~",
-        "*",
-    ),
-    *("0", "-1", "1e999", "nan", "inf", "9" * 400, "a\nb", "\x1b[31m", "\0", "\N{LINE SEPARATOR}", "\udcff", "漢" * 90),
-    *(
-        "x" * 5000,
-        "a/" * 300,
-        "[",
-        "{",
-        "${rounds}",
-        "${oc.env:HOME}",
-        "%s",
-        "{0}",
-        "http://127.0.0.1:9/x",
-        "/dev/null",
-    ),
-    *(
-        "/dev/null",
-        "/dev/full",
-        "/proc/self/mem",
-        "none",
-        "null",
-        "true",
-        "quickstart",
-        "krum",
-        "test_accuracy",
-        "round",
-        "digits",
-    ),
+PLAIN = """
+- -- --- -o -x --out --nothing --resume = x= =x . .. /proc ~ * 0 -1 1e999 nan inf [ { ${rounds} ${oc.env:HOME} %s {0}
+http://127.0.0.1:9/x /dev/null /dev/full /proc/self/mem none null true quickstart krum test_accuracy round digits
+"""
+STRANGE = (
+    "",
+    " ",
+    "9" * 400,
+    "a\nb",
+    "\x1b[31m",
+    "\0",
+    "\N{LINE SEPARATOR}",
+    "\udcff",
+    "漢" * 90,
+    "x" * 5000,
+    "a/" * 300,
 )
+WORDS = (*PLAIN.split(), *STRANGE)
 """What somebody may have typed for anything."""
 
-CHANGES = (
-    *("rounds=0", "rounds=x", "rounds=???", "round=3", "rounds", "seed=1e30", "aggregator=nobody", "aggregator.c=2"),
-    *("aggregator={name: krum, f: x}", "axes.seed=[]", "axes.seed=0", "out=x", "data.name=digits", "mesh=all", "a=b=c"),
-    *(
-        "initial_params=nowhere",
-        "availability=nowhere.npy",
-        "model={",
-        "model=x.py:y",
-        "attack=alie",
-        "name=",
-        "rounds=",
-    ),
-)
+PLAIN_CHANGES = """
+rounds=0 rounds=x rounds=??? round=3 rounds seed=1e30 aggregator=nobody aggregator.c=2 axes.seed=[] axes.seed=0 out=x
+data.name=digits mesh=all a=b=c initial_params=nowhere availability=nowhere.npy model={ model=x.py:y attack=alie name=
+rounds=
+"""
+CHANGES = (*PLAIN_CHANGES.split(), "aggregator={name: krum, f: x}")
 OPTIONS = {
     "run": ("--out", "--log", "--coordinator", "--num-processes", "--process-id", "--resume", "--overwrite", "--quiet"),
     "sweep": ("--out", "--cells-per-program", "--launcher", "--jobs", "--job", "--resume", "--overwrite", "--quiet"),
@@ -199,7 +155,7 @@ def test_wrong_arguments_end_in_one_line(places, tmp_path, monkeypatch, bounded,
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    for owner, name in ((run, "execute"), (sweep, "execute"), (standing, "run"), (reproduce, "_run")):
+    for owner, name in ((run, "execute"), (sweep, "execute"), (play, "play"), (reproduce, "_run")):
         monkeypatch.setattr(owner, name, stop)
     monkeypatch.setattr("fedjax_drag.cores.one_device_per_core", lambda: None)
     monkeypatch.chdir(tmp_path)

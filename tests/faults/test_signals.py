@@ -15,17 +15,9 @@ import time
 
 import pytest
 import yaml
-from small_runs import COMMAND, ENVIRONMENT, LONG, SMALL, SWEEP, assert_same_results, start, wait, written
+from small_runs import ARENA, COMMAND, ENVIRONMENT, LONG, SWEEP, assert_same_results, start, wait, written
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ARENA = {
-    "name": "tiny",
-    "base": SMALL | {"data": {"name": "digits", "validation_fraction": 0.2}, "num_byzantine": 1},
-    "attacks": {"sign_flip": None},
-    "entries": {"median": None},
-    "tuning_seeds": [100],
-    "seeds": [0],
-}
 LIMIT = 2.0
 """Seconds from the signal to the end of the process."""
 GRACE = "from fedjax_drag import stopping; stopping.GRACE_SECONDS = {}; "

@@ -10,8 +10,8 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from fedjax_drag.kernels.convolution import FORMS
 from fedjax_drag.models.conv import Conv, conv2d, max_pool
-from fedjax_drag.models.conv_forms import FORMS
 
 SHAPES = [  # N, H, W, Cin, Cout, k
     (3, 9, 7, 1, 4, 5),
@@ -123,25 +123,14 @@ def test_inside_scan_alone_and_vmapped(padding, shape):
     close(jax.jit(lambda k, x: lax.map(lambda a: ours(*a), (k, x)))(kernels[:2], many), expected)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("over_clients", [jax.vmap, lambda f: lambda *args: lax.map(lambda a: f(*a), args)])
 @pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
-def test_shard_map(shape):
+def test_shard_map(shape, over_clients):
     xs, kernels = arrays(shape, lead=(2,))
     spec = PartitionSpec("clients")
     mesh = Mesh(np.array(jax.devices()[:1]), ("clients",))
-    run = jax.vmap(lambda k, x: sgd_steps(conv2d, "SAME")(k, x[None]))
-    sharded = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=(spec, spec), out_specs=spec))
-    theirs = jax.jit(jax.vmap(lambda k, x: sgd_steps(reference, "SAME")(k, x[None])))
-    close(sharded(kernels, xs), theirs(kernels, xs))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("shape", [BANDED, WIDE], ids=str)
-def test_shard_map_without_vmap(shape):
-    xs, kernels = arrays(shape, lead=(2,))
-    spec = PartitionSpec("clients")
-    mesh = Mesh(np.array(jax.devices()[:1]), ("clients",))
-    run = lambda k, x: lax.map(lambda a: sgd_steps(conv2d, "SAME")(a[0], a[1][None]), (k, x))
+    run = over_clients(lambda k, x: sgd_steps(conv2d, "SAME")(k, x[None]))
     sharded = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=(spec, spec), out_specs=spec))
     theirs = jax.jit(jax.vmap(lambda k, x: sgd_steps(reference, "SAME")(k, x[None])))
     close(sharded(kernels, xs), theirs(kernels, xs))
@@ -194,22 +183,15 @@ def test_few_output_channels_make_no_convolution():
         assert convolutions_in(gradient, x, kernel, platform=platform) == ["1"] * 3
 
 
-@pytest.mark.parametrize("form", ["patches", "grouped"])
-@pytest.mark.parametrize("batched", [(0, None), (None, 0)], ids=["images", "kernels"])
-def test_rows_may_share_their_kernel_or_their_images(form, batched):
-    x, kernel = (a if axis == 0 else a[0] for a, axis in zip(arrays(BANDED, lead=(3,)), batched, strict=True))
-    ours, theirs = (jax.vmap(both(f, "SAME"), batched) for f in (functools.partial(conv2d, form=form), reference))
-    close(jax.jit(ours)(x, kernel), theirs(x, kernel))
-
-
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("batched", [(0, 0), (0, None), (None, 0)], ids=["both", "images", "kernels"])
 @pytest.mark.parametrize("form", sorted(FORMS, key=["grouped", "patches"].__contains__, reverse=True))
 @pytest.mark.parametrize("shape", [WIDE, BANDED, SHAPES[4]], ids=str)
-def test_every_form_is_the_plain_convolution(form, shape):
-    # Also those of accelerators, of which there may be none here, with a kernel for each client.
-    x, kernel = arrays(shape, lead=(3,))
-    ours = functools.partial(conv2d, form=form)
-    close(jax.jit(jax.vmap(both(ours, "SAME")))(x, kernel), jax.vmap(both(reference, "SAME"))(x, kernel))
+def test_every_form_is_the_plain_convolution(form, shape, batched):
+    # Also those of accelerators, of which there may be none here. Rows may share their kernel or their images.
+    x, kernel = (a if axis == 0 else a[0] for a, axis in zip(arrays(shape, lead=(3,)), batched, strict=True))
+    ours, theirs = (jax.vmap(both(f, "SAME"), batched) for f in (functools.partial(conv2d, form=form), reference))
+    close(jax.jit(ours)(x, kernel), theirs(x, kernel))
 
 
 @pytest.mark.optimised

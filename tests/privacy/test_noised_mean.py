@@ -18,7 +18,7 @@ from fedjax_drag.algorithms import from_aggregator
 from fedjax_drag.privacy import adaptive_dp, central_dp
 from fedjax_drag.server_optimizers import fedadam
 from fedjax_drag.testing import check_aggregator
-from fedjax_drag.testing._chunks import round_in_chunks
+from fedjax_drag.testing._server import round_in_chunks
 
 COHORT = 7
 CLIP = 0.5

@@ -12,8 +12,8 @@ from tiny import SYNTHETIC, TINY
 
 import fedjax_drag as fd
 from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run import metrics_file
 from fedjax_drag.privacy import FixedSize, Local, Poisson, adaptive_dp, central_dp, epsilon, local_dp
 from fedjax_drag.simulation.planning.setup import spent_by

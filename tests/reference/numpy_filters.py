@@ -8,21 +8,11 @@ import itertools
 
 import numpy as np
 from reference.numpy_clustering import cosine_matrix
-from reference.numpy_robust import average_of, outcome
+from reference.numpy_robust import outcome
 from reference.numpy_rules import Outcome, cosine
 from scipy.cluster.hierarchy import cut_tree, linkage
 from scipy.spatial.distance import squareform
 from sklearn.cluster import HDBSCAN, MeanShift, estimate_bandwidth
-
-
-def meamed(G: np.ndarray, num_byzantine: int) -> Outcome:
-    """Of every coordinate the mean of the n - f values nearest to the median, one after another."""
-    n, update = len(G), []
-    for values in G.T:
-        middle = np.median(values)
-        nearest = sorted(values, key=lambda x, middle=middle: abs(x - middle))
-        update.append(np.mean(nearest[: max(n - num_byzantine, 1)]))
-    return outcome(G, np.array(update))
 
 
 def diameter(G: np.ndarray, members: tuple[int, ...]) -> float:
@@ -40,12 +30,6 @@ def deviation(G: np.ndarray, members: tuple[int, ...]) -> float:
 def smallest(measure, G: np.ndarray, num_byzantine: int) -> float:
     """The smallest measure of a subset of n - f rows."""
     return min(measure(G, members) for members in itertools.combinations(range(len(G)), len(G) - num_byzantine))
-
-
-def nearest_to(G: np.ndarray, vector: np.ndarray, count: int) -> Outcome:
-    """The mean of the rows nearest to a vector."""
-    distance = np.array([np.linalg.norm(g - vector) for g in G])
-    return average_of(G, np.argsort(distance, kind="stable")[:count])
 
 
 def caf(G: np.ndarray, num_byzantine: int) -> Outcome:

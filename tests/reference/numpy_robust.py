@@ -37,12 +37,6 @@ def multi_krum_scores(G: np.ndarray, num_byzantine: int) -> np.ndarray:
     return krum_scores(G, min(max(n - num_byzantine - 2, 1), n - 1))
 
 
-def multi_krum(G: np.ndarray, num_byzantine: int, num_selected: int) -> Outcome:
-    """The mean of the deltas of lowest score, of all if there are fewer."""
-    chosen = np.argsort(multi_krum_scores(G, num_byzantine), kind="stable")[:num_selected]
-    return average_of(G, chosen)
-
-
 def average_of(G: np.ndarray, chosen: np.ndarray) -> Outcome:
     """The mean of some rows."""
     weight = np.zeros(len(G))
@@ -114,12 +108,6 @@ def nearest(G: np.ndarray, count: int) -> tuple[np.ndarray, float]:
             if not np.array_equal(G[last], G[first]):
                 clearness = min(clearness, float(1 - apart[m, last] / apart[m, first]))
     return mask, clearness
-
-
-def nnm(G: np.ndarray, num_byzantine: int) -> np.ndarray:
-    """Nearest neighbour mixing: every delta becomes the mean of the ``n - f`` nearest, itself included."""
-    count = max(len(G) - num_byzantine, 1)
-    return nearest(G, count)[0] @ G / count
 
 
 def group_means(G: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -248,15 +236,6 @@ def weiszfeld(G: np.ndarray, p: np.ndarray, smoothing: float, steps: int) -> np.
     return z
 
 
-def geomed(G: np.ndarray, groups: np.ndarray, smoothing: float = 1e-6) -> Outcome:
-    """Geometric median of the means of groups, each group counting once."""
-    means = group_means(G, groups)
-    found = geometric_median(means, smoothing=smoothing)
-    kinds, place, count = np.unique(groups, return_inverse=True, return_counts=True)
-    del kinds
-    return outcome(G, found.point, (found.weight / count)[place])
-
-
 def fill(distances: np.ndarray, lam: float) -> np.ndarray:
     """``alpha_m = max(0, eta - d_m) / lam`` on the simplex: the level ``eta`` by bisection."""
     low, high = distances.min(), distances.min() + lam
@@ -267,11 +246,6 @@ def fill(distances: np.ndarray, lam: float) -> np.ndarray:
     if alpha.sum() == 0:  # the level is not above the smallest of huge distances by as much as a rounding
         alpha = (distances == distances.min()).astype(float)
     return alpha / alpha.sum()
-
-
-def autogm_objective(z: np.ndarray, alpha: np.ndarray, G: np.ndarray, lam: float) -> float:
-    """``sum alpha_m ||z - g_m|| + (lam/2) ||alpha||^2``."""
-    return float(alpha @ np.linalg.norm(G - z, axis=1) + lam / 2 * alpha @ alpha)
 
 
 def autogm(G: np.ndarray, lam: float, alternations: int = 500, smoothing: float = 1e-6) -> Outcome:

@@ -1,18 +1,15 @@
 """The server rules once more, in NumPy float64, written from their formulas and not from the package.
 
-Deltas come as a matrix ``G`` ``[S, D]``, one flattened client per row. Every rule returns an
-:class:`Outcome`. Rows with a non-finite entry, and rows that a mask leaves out, are dropped by
-:func:`present` before a rule sees them.
+Deltas come as a matrix ``G`` ``[S, D]``, one flattened client per row, of the clients that count: those that are there
+and whose delta is finite. Every rule returns an :class:`Outcome`.
 
 What degenerate input means here, for every rule: the cosine with a zero vector is 0, and a term
 that would divide by a zero norm or by a zero sum of weights is left out.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
 
 class Outcome(NamedTuple):
@@ -41,12 +38,6 @@ def direction(a: np.ndarray) -> np.ndarray:
     """The unit vector along ``a``, zero if ``a`` is."""
     norm = np.linalg.norm(a)
     return a / norm if norm > 0 else np.zeros_like(a)
-
-
-def present(G: np.ndarray, valid: np.ndarray | None = None) -> np.ndarray:
-    """Mask ``[S]`` of the rows a rule may see."""
-    finite = np.isfinite(G).all(axis=1)
-    return finite if valid is None else finite & valid
 
 
 def fedavg(G: np.ndarray, num_examples: np.ndarray | None = None) -> Outcome:
@@ -115,147 +106,6 @@ def median(G: np.ndarray) -> Outcome:
     half = len(G) // 2
     update = ordered[half] if len(G) % 2 else (ordered[half - 1] + ordered[half]) / 2
     return Outcome(update, np.full(len(G), np.nan), np.array([cosine(g, update) for g in G]))
-
-
-def krum_scores(G: np.ndarray, num_byzantine: int) -> np.ndarray:
-    """For each client the sum of its ``n - f - 2`` smallest squared distances to the others."""
-    n = len(G)
-    neighbours = n - num_byzantine - 2
-    if neighbours < 1:
-        raise ValueError(f"num_byzantine={num_byzantine}: needs n - f - 2 >= 1 with n={n}")
-    scores = []
-    for m in range(n):
-        others = sorted(float(((G[m] - G[k]) ** 2).sum()) for k in range(n) if k != m)
-        scores.append(sum(others[:neighbours]))
-    return np.array(scores)
-
-
-def krum(G: np.ndarray, num_byzantine: int) -> Outcome:
-    """The delta with the lowest score, the first of them if several share it."""
-    chosen = int(np.argmin(krum_scores(G, num_byzantine)))
-    update = G[chosen]
-    return Outcome(update, np.eye(len(G))[chosen], np.array([cosine(g, update) for g in G]))
-
-
-def smoothed_distance_sum(z: np.ndarray, G: np.ndarray, smoothing: float) -> float:
-    """``mean h(||z - g_m||)``, ``h(d) = d`` from ``smoothing`` on and the tangent parabola below it."""
-    d = np.linalg.norm(G - z, axis=1)
-    return float(np.mean(np.where(d >= smoothing, d, d**2 / (2 * smoothing) + smoothing / 2)))
-
-
-def geometric_median(G: np.ndarray, smoothing: float = 1e-6) -> Outcome:
-    """Minimiser of :func:`smoothed_distance_sum`, to about ten digits.
-
-    Weiszfeld steps bring the point close; Newton steps with a trust region finish. A delta at which
-    the unsmoothed sum already has its minimum (as when more than half of all deltas coincide there)
-    is found by Vardi and Zhang's condition, since iterations approach such a point slowly.
-    """
-    unit = np.abs(G).max() or 1.0
-    X, nu = G / unit, smoothing / unit
-    corner = _optimal_delta(X) if nu < 1e-9 else None
-    z = _minimise(X, nu) if corner is None else corner
-    inverse = 1 / np.maximum(np.linalg.norm(X - z, axis=1), nu)
-    update = z * unit
-    return Outcome(update, inverse / inverse.sum(), np.array([cosine(g, update) for g in G]))
-
-
-def _optimal_delta(X: np.ndarray) -> np.ndarray | None:
-    """A row that minimises the sum of distances to all rows, or None."""
-    for x in X:
-        d = np.linalg.norm(X - x, axis=1)
-        apart = d > 0
-        pull = ((X[apart] - x) / d[apart, None]).sum(axis=0)
-        if np.linalg.norm(pull) <= np.sum(~apart):
-            return x
-    return None
-
-
-def _minimise(X: np.ndarray, nu: float) -> np.ndarray:
-    z = X.mean(axis=0)
-    for _ in range(500):
-        w = 1 / np.maximum(np.linalg.norm(X - z, axis=1), nu)
-        z = w @ X / w.sum()
-    spread = np.linalg.norm(X - z, axis=1).max() or 1.0
-
-    def value(u: np.ndarray) -> float:
-        return smoothed_distance_sum(z + spread * u, X, nu) / spread
-
-    def gradient(u: np.ndarray) -> np.ndarray:
-        apart = z + spread * u - X
-        w = 1 / np.maximum(np.linalg.norm(apart, axis=1), nu)
-        return (w[:, None] * apart).mean(axis=0)
-
-    def hessian(u: np.ndarray) -> np.ndarray:
-        apart = z + spread * u - X
-        d = np.linalg.norm(apart, axis=1)
-        w = spread / np.maximum(d, nu)
-        outside = np.where(d > nu, w / np.maximum(d, nu) ** 2, 0.0)
-        return (np.eye(X.shape[1]) * w.sum() - np.einsum("s,si,sj->ij", outside, apart, apart)) / len(X)
-
-    found = minimize(value, np.zeros(X.shape[1]), jac=gradient, hess=hessian, method="trust-exact", tol=1e-13)
-    return z + spread * found.x
-
-
-def rounds(
-    rule: Callable[..., Outcome],
-    theta: np.ndarray,
-    cohort_deltas: list[np.ndarray],
-    valid: list[np.ndarray] | None = None,
-) -> tuple[list[np.ndarray], list[Outcome | None]]:
-    """Runs ``rule(G, state, round) -> Outcome`` over rounds, dropping the rows that are not there.
-
-    Returns:
-      Parameters after every round, and outcomes: None for a round without a usable delta, which
-      changes neither parameters nor state.
-    """
-    state, history, outcomes = None, [], []
-    for t, G in enumerate(cohort_deltas):
-        seen = present(G, None if valid is None else valid[t])
-        outcome = rule(G[seen], state, t) if seen.any() else None
-        if outcome is not None:
-            theta, state = theta + outcome.update, outcome.state
-        history.append(theta)
-        outcomes.append(outcome)
-    return history, outcomes
-
-
-class ScaffoldState(NamedTuple):
-    """Server's and clients' control variates, ``[D]`` and ``[M, D]``."""
-
-    server: np.ndarray
-    clients: np.ndarray
-
-
-def scaffold_round(
-    theta: np.ndarray,
-    state: ScaffoldState,
-    cohort: np.ndarray,
-    gradient: Callable[[int, np.ndarray], np.ndarray],
-    *,
-    local_steps: int,
-    step_size: float,
-    a: float = 1.0,
-    server_step_size: float = 1.0,
-    lost: frozenset[int] = frozenset(),
-) -> tuple[np.ndarray, ScaffoldState]:
-    """One SCAFFOLD round with option II; messages of the clients in ``lost`` never arrive."""
-    deltas, changes = [], []
-    variates = state.clients.copy()
-    for m in cohort:
-        w = theta.copy()
-        for _ in range(local_steps):
-            w = w - step_size * (gradient(int(m), w) + a * (state.server - state.clients[m]))
-        if int(m) in lost:
-            continue
-        delta = w - theta
-        new = state.clients[m] - state.server - delta / (local_steps * step_size)
-        deltas.append(delta)
-        changes.append(new - state.clients[m])
-        variates[m] = new
-    if not deltas:
-        return theta, state
-    server = state.server + len(deltas) / len(variates) * np.mean(changes, axis=0)
-    return theta + server_step_size * np.mean(deltas, axis=0), ScaffoldState(server, variates)
 
 
 def sign_flip(G: np.ndarray, malicious: np.ndarray, scale: float) -> np.ndarray:

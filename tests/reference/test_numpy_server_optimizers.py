@@ -27,36 +27,29 @@ def averaging(optimizer, weighting="uniform"):
     return twin
 
 
-def fedavg(optimizer, twin, weighting="uniform"):
+def pair(name, *args, module=server_optimizers, weighting="uniform", twin=None, **settings):
+    """``fedavg`` with an optimiser, beside the twin that is told the same."""
+    optimizer = getattr(module, name)(*args, **settings)
+    twin = getattr(numpy_server_optimizers, name)(*args, **settings) if twin is None else twin
     return Pair("fedavg", {"weighting": weighting, "server_optimizer": optimizer}, averaging(twin, weighting))
 
 
+momentum = numpy_server_optimizers.sgd
 PAIRS = {
-    "sgd": fedavg(optax.sgd(0.7), numpy_server_optimizers.sgd(0.7)),
-    "fedavgm": fedavg(server_optimizers.fedavgm(0.5), numpy_server_optimizers.sgd(0.5, 0.9)),
-    "fedavgm-nesterov": fedavg(
-        server_optimizers.fedavgm(0.5, nesterov=True), numpy_server_optimizers.sgd(0.5, 0.9, nesterov=True)
-    ),
-    "fedadam": fedavg(server_optimizers.fedadam(0.1), numpy_server_optimizers.fedadam(0.1)),
-    "fedadam-large_tau": fedavg(
-        server_optimizers.fedadam(0.1, b1=0.5, b2=0.9, tau=0.3), numpy_server_optimizers.fedadam(0.1, 0.5, 0.9, 0.3)
-    ),
-    "fedyogi": fedavg(server_optimizers.fedyogi(0.1), numpy_server_optimizers.fedyogi(0.1)),
-    "fedyogi-large_tau": fedavg(
-        server_optimizers.fedyogi(0.1, b1=0.5, b2=0.9, tau=0.37), numpy_server_optimizers.fedyogi(0.1, 0.5, 0.9, 0.37)
-    ),
-    "fedadagrad": fedavg(server_optimizers.fedadagrad(0.1), numpy_server_optimizers.fedadagrad(0.1)),
-    "fedadagrad-momentum": fedavg(
-        server_optimizers.fedadagrad(0.1, b1=0.5, tau=0.3), numpy_server_optimizers.fedadagrad(0.1, 0.5, 0.3)
-    ),
-    "adam": fedavg(optax.adam(0.1, b1=0.9, b2=0.99, eps=1e-3), numpy_server_optimizers.adam(0.1, 0.9, 0.99, 1e-3)),
-    "yogi": fedavg(optax.yogi(0.1, b1=0.9, b2=0.99, eps=1e-3), numpy_server_optimizers.yogi(0.1, 0.9, 0.99, 1e-3)),
-    "adagrad": fedavg(optax.adagrad(0.1), numpy_server_optimizers.adagrad(0.1)),
-    "fedavgm-examples": fedavg(
-        optax.sgd(0.5, momentum=0.9), numpy_server_optimizers.sgd(0.5, 0.9), weighting="examples"
-    ),
+    "sgd": pair("sgd", 0.7, module=optax),
+    "fedavgm": pair("fedavgm", 0.5, twin=momentum(0.5, 0.9)),
+    "fedavgm-nesterov": pair("fedavgm", 0.5, nesterov=True, twin=momentum(0.5, 0.9, nesterov=True)),
+    "fedadam": pair("fedadam", 0.1),
+    "fedadam-large_tau": pair("fedadam", 0.1, b1=0.5, b2=0.9, tau=0.3),
+    "fedyogi": pair("fedyogi", 0.1),
+    "fedyogi-large_tau": pair("fedyogi", 0.1, b1=0.5, b2=0.9, tau=0.37),
+    "fedadagrad": pair("fedadagrad", 0.1),
+    "fedadagrad-momentum": pair("fedadagrad", 0.1, b1=0.5, tau=0.3),
+    "adam": pair("adam", 0.1, module=optax, b1=0.9, b2=0.99, eps=1e-3),
+    "yogi": pair("yogi", 0.1, module=optax, b1=0.9, b2=0.99, eps=1e-3),
+    "adagrad": pair("adagrad", 0.1, module=optax),
+    "fedavgm-examples": pair("sgd", 0.5, module=optax, momentum=0.9, weighting="examples"),
 }
-ADAPTIVE = ("fedadam", "fedyogi", "fedadagrad", "adam", "yogi", "adagrad")
 
 
 def cases():
@@ -76,22 +69,10 @@ def test_agrees_with_its_twin(name, S):
 
 def test_momentum_worked_by_hand():
     """Means 1, 2, 0 with momentum 1/2 and rate 1 move by 1, 2.5, 1.25."""
-    pair = Pair("fedavg", {"server_optimizer": optax.sgd(1.0, momentum=0.5)}, lambda G, s, t, e: numpy_rules.fedavg(G))
+    by_hand = pair("sgd", 1.0, module=optax, momentum=0.5)
     cohorts = [np.full((3, twins.SIZE), mean) for mean in (1.0, 2.0, 0.0)]
-    moves = [played.update[0] for played in twins.play(pair, cohorts, np.random.default_rng(0))]
+    moves = [played.update[0] for played in twins.play(by_hand, cohorts, np.random.default_rng(0))]
     np.testing.assert_allclose(moves, [1, 2.5, 1.25], rtol=1e-6)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", PAIRS)
-def test_twins_agree_with_themselves_in_scale(name):
-    """Adaptive optimisers forget the scale of large gradients, the others keep it: a check of the twins."""
-    rng = np.random.default_rng(1)
-    G = twins.random(rng, 10)
-    told = {"num_examples": np.ones(10)}
-    small, large = (PAIRS[name].twin(scale * G, None, 0, told).update for scale in (1e6, 1e8))
-    ratio = np.linalg.norm(large) / np.linalg.norm(small)
-    np.testing.assert_allclose(ratio, 1 if name.split("-")[0] in ADAPTIVE else 100, rtol=1e-3)
 
 
 def walk(optimizer, cohorts):

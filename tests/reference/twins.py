@@ -200,12 +200,12 @@ def assert_close(update: np.ndarray, expected: np.ndarray, rtol: float = 1e-5) -
     assert error <= rtol * np.linalg.norm(expected), (error / np.linalg.norm(expected), update, expected)
 
 
-def assert_agrees(played: Played) -> None:
+def assert_agrees(played: Played, outcome: Outcome | None = None) -> None:
     """The update, and what the rule says about its clients; those that do not count weigh nothing."""
-    outcome, metrics, seen = played.outcome, played.metrics, played.seen
+    outcome = outcome or played.outcome
     assert outcome is not None
     assert_close(played.update, outcome.update)
-    assert_weights(metrics, seen, outcome)
+    assert_weights(played.metrics, played.seen, outcome)
 
 
 def assert_weights(metrics: dict[str, np.ndarray], seen: np.ndarray, outcome: Outcome, rtol: float = 1e-4) -> None:
@@ -223,6 +223,17 @@ def verify(pair: Pair, played: Played) -> None:
         pair.check(played)
     else:
         assert_agrees(played)
+
+
+def verify_all(pair: Pair, cohorts: list, rng: np.random.Generator, scale: float = 1.0) -> int:
+    """Verifies every round of :func:`play`; returns the number of those in which somebody counts."""
+    return sum(verify(pair, played) is None for played in play(pair, cohorts, rng, scale=scale))
+
+
+def verify_extreme(pair: Pair, scale: float, S: int = 10) -> None:
+    """Squares of these norms over- and underflow in float32; nothing that a rule computes may."""
+    rng = np.random.default_rng(7)
+    verify_all(pair, [scale * random(rng, S) for _ in range(3)], rng, scale)
 
 
 def duel(pair: Pair, S: int, missing: int = 0, inputs=INPUTS, num_rounds: int = 3) -> None:

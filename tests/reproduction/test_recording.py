@@ -5,28 +5,21 @@ import pyarrow as pa
 import pytest
 import yaml
 from pyarrow import parquet
+from tiny import TINY
 
 import reproduce
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell, table, write_parquet
+from reproduction import running
 from reproduction.publishing import verdicts
-from reproduction.running import timing
 from reproduction.storing import recording, settings, stored
 from reproduction.targets import all_targets, target
 from reproduction.targets.target import Scale, Target
 
-TINY = {
-    "name": "tiny",
-    "data": "digits",
+SWEEP = {key: TINY[key] for key in ("name", "data", "cohort_size", "rounds", "eval_every")} | {
     "partition": {"name": "iid", "num_clients": 4},
-    "cohort_size": 4,
-    "rounds": 6,
-    "eval_every": 2,
-    "compare": {
-        "FedAvg": {"aggregator": "fedavg"},
-        "TACO": {"algorithm": {"name": "taco", "max_strikes": 2}},
-    },
+    "compare": {"FedAvg": {"aggregator": "fedavg"}, "TACO": {"algorithm": {"name": "taco", "max_strikes": 2}}},
     "axes": {"attack": [None, {"name": "gaussian", "sigma": 0.1}]},
 }
 
@@ -34,12 +27,12 @@ TINY = {
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    (tmp_path / "paper" / "tiny.yaml").write_text(yaml.safe_dump(SWEEP))
     monkeypatch.setattr(target, "CONFIGS", tmp_path)
     return Target("tiny", "A paper", "Fig. 1", "method", (), 1, medium=("rounds=4",))
 
 
-def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0, diverged=(), commit="1a2b3c"):
+def finished(folder, *overrides, source=SWEEP, accuracy=0.5, left_out=0, diverged=(), commit="1a2b3c"):
     """The results folder of a sweep, as if it had run, but for the last cells; some methods diverged at once."""
     grid = load_grid(source, overrides)
     folder.mkdir()
@@ -70,7 +63,7 @@ def finished(folder, *overrides, source=TINY, accuracy=0.5, left_out=0, diverged
 
 def test_a_results_folder_is_recorded(tiny, tmp_path):
     folder = finished(tmp_path / "run", left_out=1)
-    (folder / timing.FILE).write_text('{"FedAvg": [1.0]}')
+    (folder / running.TIMES).write_text('{"FedAvg": [1.0]}')
     assert recording.record(tiny, [folder], tmp_path / "record") == 3
     found = stored.read(stored.path_of(tmp_path / "record", "tiny"))
     assert settings.scale_of(tiny, found.settings) == ("full", [])
@@ -85,7 +78,7 @@ def test_a_results_folder_is_recorded(tiny, tmp_path):
 
 @pytest.mark.thorough
 def test_what_a_question_without_claims_draws_compares_or_chooses_by_is_stored_and_shown(tmp_path, monkeypatch, capsys):
-    source = TINY | {"data": {"name": "digits", "validation_fraction": 0.1}, "step_size": 0.01}
+    source = SWEEP | {"data": {"name": "digits", "validation_fraction": 0.1}, "step_size": 0.01}
     source["axes"] = {"step_size": [0.01, 0.1]}
     (tmp_path / "why").mkdir()
     (tmp_path / "why" / "tiny.yaml").write_text(yaml.safe_dump(source))
@@ -118,7 +111,7 @@ def test_a_run_that_diverged_before_its_first_evaluation_has_accuracy_0_througho
 @pytest.mark.thorough
 def test_parts_and_seeds_of_several_folders_join(tiny, tmp_path):
     one = finished(tmp_path / "one", "axes.seed=[1]", "axes.attack=[null]", "mesh=null")
-    fewer = TINY | {"compare": {"FedAvg": TINY["compare"]["FedAvg"]}, "axes": {**TINY["axes"], "seed": [2, 3]}}
+    fewer = SWEEP | {"compare": {"FedAvg": SWEEP["compare"]["FedAvg"]}, "axes": {**SWEEP["axes"], "seed": [2, 3]}}
     two = finished(tmp_path / "two", source=fewer)
     assert recording.record(tiny, [one, two], tmp_path / "record") == 2 + 4
     three = finished(tmp_path / "three", "axes.seed=[1]", accuracy=0.9)
@@ -141,7 +134,7 @@ def test_cells_of_other_versions_join_with_a_warning(tiny, tmp_path):
 
 def test_a_table_of_something_else_is_refused(tiny, tmp_path):
     folder = finished(tmp_path / "run", "axes.seed=[1]")
-    grid = load_grid(TINY, ("axes.seed=[2]",))
+    grid = load_grid(SWEEP, ("axes.seed=[2]",))
     (folder / sweep_folder.CONFIG).write_text(yaml.safe_dump(grid.to_mapping(), sort_keys=False))
     with pytest.raises(ValueError, match=r"sweep\.yaml must have all cells of the table, also .*'seed': 1"):
         recording.record(tiny, [folder], tmp_path / "record")
@@ -161,7 +154,7 @@ def test_other_settings_are_refused_before_and_after_a_run(tiny, tmp_path):
         recording.check(tiny, Scale.FULL, tmp_path / "record")
     with pytest.raises(ValueError, match="tiny: results with rounds=5 cannot join others"):
         recording.record(tiny, [finished(tmp_path / "shorter", "rounds=5")], tmp_path / "record")
-    stronger = TINY | {"axes": {"attack": [{"name": "gaussian", "sigma": 9.0}]}}
+    stronger = SWEEP | {"axes": {"attack": [{"name": "gaussian", "sigma": 9.0}]}}
     other = finished(tmp_path / "stronger", "rounds=4", source=stronger)
     with pytest.raises(ValueError, match=r"attack=gaussian\.sigma=9\.0 cannot"):
         recording.record(tiny, [other], tmp_path / "record")
@@ -172,10 +165,10 @@ def test_other_settings_are_refused_before_and_after_a_run(tiny, tmp_path):
 def test_a_folder_of_something_else_is_refused(tiny, tmp_path):
     with pytest.raises(ValueError, match=r"must be the results folder of a sweep; it has no sweep\.yaml"):
         recording.record(tiny, [tmp_path], tmp_path / "record")
-    other = finished(tmp_path / "other", source=TINY | {"axes": {"cohort_size": [2, 4]}})
+    other = finished(tmp_path / "other", source=SWEEP | {"axes": {"cohort_size": [2, 4]}})
     with pytest.raises(ValueError, match="must be a sweep of tiny, over attack, method, not cohort_size, m"):
         recording.record(tiny, [other], tmp_path / "record")
-    tuned = finished(tmp_path / "tuned", source=TINY | {"compare": {"tuned": {"aggregator": "fedavg"}}})
+    tuned = finished(tmp_path / "tuned", source=SWEEP | {"compare": {"tuned": {"aggregator": "fedavg"}}})
     with pytest.raises(ValueError, match="method=tuned: tiny has only FedAvg, TACO"):
         recording.record(tiny, [tuned], tmp_path / "record")
     nothing = finished(tmp_path / "nothing", left_out=4)

@@ -7,32 +7,25 @@ from io import StringIO
 import pytest
 import typer
 import yaml
+from tiny import TINY
 from typer.testing import CliRunner
 
 import reproduce
 from fedjax_drag.experiment.sweep import sweep
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.simulation import progress
+from reproduction import running
 from reproduction.judging import questions
 from reproduction.judging.claims import Claim
 from reproduction.publishing import published, verdicts
-from reproduction.running import run, timing
 from reproduction.storing import stored
 from reproduction.targets import all_targets, target
 from reproduction.targets.target import Scale, Target
 
-TINY = {
+SWEEP = TINY | {
     "name": "tiny_here",
-    "data": "digits",
     "partition": {"name": "dirichlet", "num_clients": 8, "beta": 0.1},
-    "model": {"name": "mlp", "hidden": [8]},
-    "rounds": 6,
-    "eval_every": 2,
-    "cohort_size": 4,
     "local_steps": 2,
-    "batch_size": 4,
-    "step_size": 0.1,
-    "time_clients": False,
     "compare": {"FedAvg": {"aggregator": "fedavg"}, "DRAG": {"aggregator": {"name": "drag", "c": 0.1}}},
     "axes": {"partition.beta": [0.1, 1.0], "seed": [0, 1]},
 }
@@ -42,8 +35,8 @@ TINY = {
 def tiny(tmp_path, monkeypatch):
     """Two targets, the second of which lacks its data, with a claim each."""
     (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "tiny_here.yaml").write_text(yaml.safe_dump(TINY))
-    nowhere = TINY | {"name": "tiny_absent", "data": {"name": "mnist", "data_dir": str(tmp_path / "nowhere")}}
+    (tmp_path / "paper" / "tiny_here.yaml").write_text(yaml.safe_dump(SWEEP))
+    nowhere = SWEEP | {"name": "tiny_absent", "data": {"name": "mnist", "data_dir": str(tmp_path / "nowhere")}}
     (tmp_path / "paper" / "tiny_absent.yaml").write_text(yaml.safe_dump(nowhere))
     monkeypatch.setattr(target, "CONFIGS", tmp_path)
     question = questions.highest("method", "DRAG", {"partition.beta": 0.1}, within=1.0)
@@ -69,8 +62,8 @@ def test_from_configurations_to_figures_and_verdicts_and_again_without_running(t
     assert (first["seeds"], first["scale"]) == (2, "full")
     assert "FedAvg" in first["ours"]
 
-    times = json.loads((tiny / "tiny_here" / timing.FILE).read_text())
-    assert {label: len(turns) for label, turns in times.items()} == {"FedAvg": timing.TURNS, "DRAG": timing.TURNS}
+    times = json.loads((tiny / "tiny_here" / running.TIMES).read_text())
+    assert {label: len(turns) for label, turns in times.items()} == {"FedAvg": running.TURNS, "DRAG": running.TURNS}
     assert all(milliseconds > 0 for turns in times.values() for milliseconds in turns)
 
     metrics = {path: path.stat().st_mtime_ns for path in tiny.glob("tiny_here/cells/*/metrics.jsonl")}
@@ -78,7 +71,7 @@ def test_from_configurations_to_figures_and_verdicts_and_again_without_running(t
     reproduce.main("tiny", Scale.FULL, tiny, resume=True, quiet=True)
     assert {path: path.stat().st_mtime_ns for path in metrics} == metrics
     assert json.loads((tiny / published.JSON).read_text())[0] == first
-    assert json.loads((tiny / "tiny_here" / timing.FILE).read_text()) == times
+    assert json.loads((tiny / "tiny_here" / running.TIMES).read_text()) == times
 
     record = tiny.parent / "record"
     reproduce.main("tiny_here", record=record, sources=[tiny / "tiny_here"])
@@ -125,7 +118,7 @@ def test_what_cannot_be_stored_or_judged_is_one_line(tiny):
 def test_a_sweep_without_a_finished_cell_is_not_recorded(tiny, tmp_path):
     folder = tmp_path / "started"
     folder.mkdir()
-    (folder / sweep.CONFIG).write_text(yaml.safe_dump(load_grid(TINY).to_mapping(), sort_keys=False))
+    (folder / sweep.CONFIG).write_text(yaml.safe_dump(load_grid(SWEEP).to_mapping(), sort_keys=False))
     with pytest.raises(typer.BadParameter, match="started: must have a cell that ran to the end"):
         reproduce.main("tiny_here", record=tmp_path / "record", sources=[folder])
     assert not (tmp_path / "record").exists()
@@ -149,7 +142,7 @@ def test_quick_leaves_one_seed(tiny):
 
 def test_a_target_that_takes_hours_is_not_run_at_a_smaller_scale(tmp_path):
     target = all_targets.TARGETS["brdrag003_fig9_17_cifar10"]
-    assert run.run(target, Scale.MEDIUM, tmp_path, False, True) == "only at full scale"
+    assert running.run(target, Scale.MEDIUM, tmp_path, False, True) == "only at full scale"
     assert not list(tmp_path.iterdir())
 
 

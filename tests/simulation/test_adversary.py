@@ -12,7 +12,7 @@ from tiny import TINY
 import fedjax_drag as fd
 from fedjax_drag import aggregators, tree
 from fedjax_drag.attacks._forgery import check_forgery
-from fedjax_drag.simulation import arguments
+from fedjax_drag.simulation.planning import compatibility
 from fedjax_drag.types import Attack
 
 UNDER_ATTACK = {"attack": fd.attacks.sign_flip(), "byzantine_fraction": 0.25, "num_rounds": 2}
@@ -172,7 +172,7 @@ def test_an_attack_that_breaks_its_contract_is_refused(refused, fedavg, attack, 
 
 
 def test_attacks_of_the_package_are_not_verified_again(settings, fedavg, monkeypatch):
-    monkeypatch.setattr(arguments, "check_forgery", lambda *_: pytest.fail("it was"))
+    monkeypatch.setattr(compatibility, "check_forgery", lambda *_: pytest.fail("it was"))
     fd.simulation.prepare(fedavg, **settings(**UNDER_ATTACK))
 
 

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.experiment.config.loading import load
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.sweep.grid import load_grid
-from fedjax_drag.simulation.arguments import as_algorithm
 from fedjax_drag.simulation.option_groups import EarlyStopping
 from fedjax_drag.simulation.options import ALIASES, ELSEWHERE, WATCHING
-from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching
+from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching, as_algorithm
 
 SIGNATURES = [(fd.simulation.prepare, Arguments), (fd.simulate, SimulateArguments)]
 

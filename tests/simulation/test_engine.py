@@ -9,6 +9,7 @@ from flax import linen as nn
 
 import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_positions
+from fedjax_drag.experiment.build.optimizers import local_sgd
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.types import Attack
 
@@ -50,27 +51,27 @@ def test_two_rounds_equal_a_numpy_twin(digits, settings, fedavg):
     assert result.history["test_loss"][-1] == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.thorough
-@pytest.mark.optimised
-def test_bits_do_not_depend_on_chunking_or_evaluation(settings, fedavg):
-    whole = fd.simulate(fedavg, **settings(eval_every=6))
-    for changes in ({"eval_every": 1}, {"eval_every": 4}, {"eval_every": 6, "rounds_per_compile": 4}):
-        params = fd.simulate(fedavg, **settings(**changes)).params
-        chex.assert_trees_all_equal(params, whole.params, custom_message=str(changes))
+IDLE = [
+    {"eval_every": 1},
+    {"eval_every": 4},
+    {"eval_every": 6, "rounds_per_compile": 4},
+    {"diagnostics": False},
+    {"local_optimizer": local_sgd()},
+    {"attack": fd.attacks.sign_flip(), "byzantine_fraction": 0.0},
+    {"attack": fd.attacks.scale_noise(), "byzantine_fraction": 0.0},
+    {"attack": fd.attacks.label_flip(), "byzantine_fraction": 0.0},
+    {"algorithm": fd.algorithms.from_aggregator(fd.aggregators.fedavg(), client=fd.clients.fedprox(mu=0.0))},
+]
 
 
 @pytest.mark.optimised
 @pytest.mark.thorough
-def test_bits_do_not_depend_on_diagnostics_or_an_idle_attack(settings, fedavg):
+def test_bits_do_not_depend_on_what_is_measured_and_on_what_is_idle(settings, fedavg):
+    """Stretches of rounds, zero momentum and decay, attacks by nobody, no proximal term."""
     plain = fd.simulate(fedavg, **settings())
-    for changes in (
-        {"diagnostics": False},
-        {"attack": fd.attacks.sign_flip(), "byzantine_fraction": 0.0},
-        {"attack": fd.attacks.scale_noise(), "byzantine_fraction": 0.0},
-        {"attack": fd.attacks.label_flip(), "byzantine_fraction": 0.0},
-    ):
-        params = fd.simulate(fedavg, **settings(**changes)).params
-        chex.assert_trees_all_equal(params, plain.params, custom_message=str(changes))
+    for changes in IDLE:
+        found = fd.simulate(**settings(**{"algorithm": fedavg} | changes))
+        chex.assert_trees_all_equal(found.params, plain.params, custom_message=str(changes))
 
 
 @pytest.mark.thorough
@@ -221,22 +222,6 @@ def test_if_all_clients_are_rejected_nothing_moves(settings):
     after = simulation.run().state
     chex.assert_trees_all_equal(start.params, after.params)
     chex.assert_trees_all_equal(start.algorithm.client_controls, after.algorithm.client_controls)
-
-
-@pytest.mark.thorough
-def test_scaffold_without_correction_is_fedavg(settings, fedavg):
-    plain = fd.simulate(fedavg, **settings())
-    scaffold = fd.simulate(fd.algorithms.scaffold(12, a=0.0), **settings())
-    for a, b in zip(jax.tree.leaves(plain.params), jax.tree.leaves(scaffold.params), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.optimised
-@pytest.mark.thorough
-def test_fedprox_without_proximal_term_is_sgd(settings, fedavg):
-    client = fd.clients.fedprox(mu=0.0)
-    prox = fd.simulate(fd.algorithms.from_aggregator(fd.aggregators.fedavg(), client=client), **settings())
-    chex.assert_trees_all_equal(prox.params, fd.simulate(fedavg, **settings()).params)
 
 
 def test_a_state_that_changes_its_dtype_is_refused(refused):

@@ -13,10 +13,9 @@ import fedjax_drag as fd
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.run.planning import Federations
-from fedjax_drag.simulation.arguments import resolve_batching
 from fedjax_drag.simulation.batch import lower_batch, prepare_batch
 from fedjax_drag.simulation.engine import lower_settings, prepare
-from fedjax_drag.simulation.planning.setup import run_of
+from fedjax_drag.simulation.planning.setup import resolve_batching, run_of
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
 

@@ -1,4 +1,4 @@
-"""Formats of data files: IDX, pickled batches, compressed files, and the cache of decoded arrays.
+"""Files of data sets: where they are found, what is in compressed ones, and the cache of decoded arrays.
 
-These modules parse files; :mod:`fedjax_drag.data.sets` says what the numbers in them mean.
+:mod:`fedjax_drag.data.sets` reads them and says what the numbers in them mean.
 """

@@ -6,19 +6,21 @@ from pathlib import Path
 
 from fedjax_drag.data.formats.compressed import SUFFIXES
 
+Place = str | os.PathLike[str] | None
+
 ENVIRONMENT_VARIABLE = "FEDJAX_DRAG_DATA"
 _SYSTEM = Path("/usr/share/datasets")
 
 
 def find(
-    name: str, wanted: Sequence[str], subfolders: Sequence[str], data_dir: str | os.PathLike[str] | None, advice: str
+    name: str, versions: Sequence[Sequence[str]], subfolders: Sequence[str], data_dir: Place, advice: str
 ) -> list[Path]:
     """Finds the files of a data set, all in one folder.
 
     Args:
       name: of the data set.
-      wanted: official names of its files; each may also be compressed, with ``.gz`` or ``.xz`` appended. A plain file
-        comes first.
+      versions: official names of its files, once for each form in which it is published, the first choice first. Each
+        file may also be compressed, with ``.gz`` or ``.xz`` appended; a plain one comes first.
       subfolders: folders below a searched folder in which they may be; these come before the folder itself, because
         data sets share file names.
       data_dir: the only folder to search, so that no other silently takes its place. None stands for the folder in the
@@ -26,28 +28,28 @@ def find(
       advice: how to get the files; ends in a conjunction.
 
     Returns:
-      A path for each wanted file, of the first folder that has them all.
+      A path for each file of the first version that a folder has whole.
 
     Raises:
       FileNotFoundError: no folder has them all; the one line names the folders searched and the missing files.
     """
     folders = candidates(name, subfolders, data_dir)
     incomplete = ""
-    for folder in folders:
-        variants = [variant(folder, file) for file in wanted]
-        paths = [path for path in variants if path is not None]
-        if len(paths) == len(wanted):
-            return paths
-        if paths and not incomplete:
-            missing = ", ".join(file for file, path in zip(wanted, variants, strict=True) if path is None)
-            incomplete = f"; {folder} lacks {missing} (plain, .gz or .xz)"
-    searched = ", ".join(str(folder) for folder in folders)
-    files = " and ".join(wanted) if len(wanted) < 3 else f"{wanted[0]} and the other {len(wanted) - 1}"
+    for wanted in versions:
+        for folder in folders:
+            found = {file: path for file in wanted if (path := variant(folder, file))}
+            if len(found) == len(wanted):
+                return [*found.values()]
+            if found and not incomplete:
+                missing = ", ".join(file for file in wanted if file not in found)
+                incomplete = f"; {folder} lacks {missing} (plain, .gz or .xz)"
+    first = versions[0]
+    files = " and ".join(first) if len(first) < 3 else f"{first[0]} and the other {len(first) - 1}"
     where = f"data_dir or {ENVIRONMENT_VARIABLE} to the folder that holds {files} (plain, .gz or .xz)"
-    raise FileNotFoundError(f"{name}: not found in {searched}{incomplete}; {advice} set {where}")
+    raise FileNotFoundError(f"{name}: not found in {', '.join(map(str, folders))}{incomplete}; {advice} set {where}")
 
 
-def candidates(name: str, subfolders: Sequence[str], data_dir: str | os.PathLike[str] | None) -> list[Path]:
+def candidates(name: str, subfolders: Sequence[str], data_dir: Place) -> list[Path]:
     """Folders to search, the first choice first."""
     place = data_dir if data_dir is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None
     system = [] if data_dir is not None else [_SYSTEM / name.replace("_", "-")]

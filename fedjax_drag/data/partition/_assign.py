@@ -33,9 +33,9 @@ def by_class(
     draw: Callable[[np.random.Generator], np.ndarray],
     *,
     seed: int,
-    min_size: int,
-    max_tries: int,
-    advice: str,
+    min_size: int = 1,
+    max_tries: int = 1,
+    advice: str = "",
 ) -> FederatedDataset:
     """Assigns examples at random, given the number of examples of each class for each client.
 

@@ -81,10 +81,8 @@ def label_groups(
             given=num_clients,
         )
     rng = np.random.default_rng(seed)
-    if holders == "random":
-        holds = _random_holders(rng, labels, len(classes))
-    else:
-        holds = _even_holders(rng, labels, per_class, sizes)
+    random = holders == "random"
+    holds = _random_holders(rng, labels, len(classes)) if random else _even_holders(rng, labels, per_class, sizes)
     shares = _shares(holds, per_class) if sizes == "equal" else None
     owner = np.empty(len(fed.train.y), np.int64)
     for place, (label, held) in enumerate(zip(classes, holds, strict=True)):
@@ -101,8 +99,7 @@ def label_groups(
         )
     arguments = f"fractions={_listed(fractions)}"
     arguments += "" if group_shares is None else f", group_shares={_listed(group_shares)}"
-    arguments += f", seed={seed}" + (", sizes=equal" if sizes == "equal" else "")
-    arguments += ", holders=random" if holders == "random" else ""
+    arguments += f", seed={seed}" + (", sizes=equal" if sizes == "equal" else "") + (", holders=random" * random)
     return with_clients(fed, owner, num_clients, f"label_groups({arguments})", rng)
 
 
@@ -112,18 +109,17 @@ def _listed(values: Sequence[float]) -> str:
 
 def _groups(num_clients: int, fractions: Sequence[float], group_shares: Sequence[float] | None) -> np.ndarray:
     """The group of each client, ``[M]``."""
-    for name, values in (("fractions", fractions), ("group_shares", group_shares)):
-        if (values is not None or name == "fractions") and np.asarray(values).ndim != 1:
+    for name, values in (
+        ("fractions", fractions),
+        ("group_shares", fractions if group_shares is None else group_shares),
+    ):
+        if np.ndim(values) != 1 or not len(values):
             raise checks.ArgumentError(name, "must be a sequence of numbers, one for each group", given=values)
-    if not len(fractions):
-        raise checks.ArgumentError("fractions", "must name at least one group", given=fractions)
-    for fraction in fractions:
-        checks.in_range("fractions", fraction, 0.0, 1.0, open_low=True)
-    checks.count("num_clients", num_clients, max(1, len(fractions)))
+        for value in values:
+            checks.in_range(name, value, 0.0, 1.0, open_low=True)
+    checks.count("num_clients", num_clients, len(fractions))
     if group_shares is None:
         return np.arange(num_clients) * len(fractions) // num_clients
-    for share in group_shares:
-        checks.in_range("group_shares", share, 0.0, 1.0, open_low=True)
     if len(group_shares) != len(fractions) or abs(sum(group_shares) - 1) > 1e-6:
         raise checks.ArgumentError(
             "group_shares",
@@ -147,10 +143,7 @@ def _even_holders(rng: np.random.Generator, labels: np.ndarray, per_class: np.nd
     if sizes == "equal":
         order = order[np.argsort(labels[order], kind="stable")]  # those that want most of a class first
     for client in order:
-        if sizes == "equal":
-            wanted = holds @ (1 / labels) / per_class
-        else:
-            wanted = holds.sum(axis=1)
+        wanted = holds @ (1 / labels) / per_class if sizes == "equal" else holds.sum(axis=1)
         holds[np.lexsort((rng.random(num_classes), wanted))[: labels[client]], client] = True
     return holds
 

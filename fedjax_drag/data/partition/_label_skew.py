@@ -11,7 +11,9 @@ import numpy as np
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import FederatedDataset
 from fedjax_drag.data.partition._assign import by_class, check, with_clients
-from fedjax_drag.data.partition._label_mix import draw_counts, log_mixes
+
+_STEPS = 1 << 32
+"""Values of a uniform draw: a client's number plus such a draw is exact in float64 for up to 2^20 clients."""
 
 
 def dirichlet(
@@ -81,7 +83,7 @@ def dirichlet(
         )
     per_class = np.bincount(fed.labels, minlength=fed.num_classes)
 
-    def draw(rng: np.random.Generator) -> np.ndarray:
+    def draw_over_clients(rng: np.random.Generator) -> np.ndarray:
         shares = rng.dirichlet(np.full(num_clients, beta), size=fed.num_classes)
         return _cut(shares, per_class[:, None])
 
@@ -100,17 +102,10 @@ def dirichlet(
 
     arguments = f"beta={beta}, seed={seed}" + (f", min_size={min_size}" if min_size != 1 else "")
     arguments += ", balanced" if balanced else "" if over == "clients" else f", over {over.replace('_', ' ')}"
+    draw = draw_balanced if balanced else draw_over_clients if over == "clients" else draw_over_labels
+    options = {"seed": seed, "min_size": min_size, "max_tries": max_tries}
     advice = "try a larger beta, fewer clients or a smaller min_size"
-    return by_class(
-        fed,
-        num_clients,
-        f"dirichlet({arguments})",
-        draw_balanced if balanced else draw if over == "clients" else draw_over_labels,
-        seed=seed,
-        min_size=min_size,
-        max_tries=max_tries,
-        advice=advice,
-    )
+    return by_class(fed, num_clients, f"dirichlet({arguments})", draw, **options, advice=advice)
 
 
 def _cut(shares: np.ndarray, available: np.ndarray) -> np.ndarray:
@@ -118,6 +113,59 @@ def _cut(shares: np.ndarray, available: np.ndarray) -> np.ndarray:
     cuts = np.rint(np.minimum(np.cumsum(shares, axis=-1), 1.0) * available).astype(np.int64)
     cuts[..., -1:] = available  # also if rounding makes the shares add up to less than 1
     return np.diff(cuts, axis=-1, prepend=0)
+
+
+def log_mixes(rng: np.random.Generator, num_clients: int, num_classes: int, beta: float) -> np.ndarray:
+    """Logarithms of ``p_m ~ Dir(beta, ..., beta)``, ``[M, C]``, each up to a constant of its client.
+
+    For a small ``beta`` components are below every floating point number, hence the logarithm: Gamma(beta) is
+    distributed as Gamma(beta + 1) U^(1 / beta).
+    """
+    shape = (num_clients, num_classes)
+    return np.log(rng.standard_gamma(beta + 1, shape)) - rng.standard_exponential(shape) / beta
+
+
+def draw_counts(rng: np.random.Generator, logs: np.ndarray, per_class: np.ndarray, in_turn: bool = False) -> np.ndarray:
+    """Draws a label for each place of each client, where places of all clients are filled in random order or in turn.
+
+    The client of a place draws from its mix; a class without examples left is dropped from all mixes, and the rest of
+    each is scaled to add up to 1.
+
+    Args:
+      rng: of all draws.
+      logs: logarithms of the mixes ``[M, C]``, up to a constant of each client.
+      per_class: examples ``[C]``; the clients' numbers of places add up to as many and differ by at most one.
+      in_turn: whether all places of a client are filled before those of the next one.
+
+    Returns:
+      Numbers of examples ``[C, M]``.
+    """
+    num_clients, num_classes = logs.shape
+    client = np.arange(per_class.sum()) % num_clients
+    client = np.sort(client) if in_turn else rng.permutation(client)
+    left = per_class > 0
+    label = _draw(rng, logs, left, client)
+    # The first class to run out decides from where on labels must be drawn again. Of those behind it, only its own
+    # change: the others are distributed as drawn from the other classes alone.
+    while (wanted := np.flatnonzero(np.bincount(label, minlength=num_classes) > per_class)).size:
+        ends = [np.flatnonzero(label == k)[per_class[k]] for k in wanted]
+        first = int(np.argmin(ends))
+        left[wanted[first]] = False
+        again = ends[first] + np.flatnonzero(label[ends[first] :] == wanted[first])
+        label[again] = _draw(rng, logs, left, client[again])
+    cells = np.bincount(label * num_clients + client, minlength=num_classes * num_clients)
+    return cells.reshape(num_classes, num_clients)
+
+
+def _draw(rng: np.random.Generator, logs: np.ndarray, left: np.ndarray, client: np.ndarray) -> np.ndarray:
+    """A label for each entry of ``client``, from that client's mix of the classes ``left`` ``[C]``."""
+    masked = np.where(left, logs, -np.inf)
+    cumulative = np.cumsum(np.exp(masked - masked.max(axis=1, keepdims=True)), axis=1)
+    cumulative /= cumulative[:, -1:]
+    # One sorted list for all clients: the entries of client m are in [m, m + 1].
+    ordered = (cumulative + np.arange(len(logs))[:, None]).ravel()
+    uniform = rng.integers(_STEPS, size=len(client)) / _STEPS
+    return np.searchsorted(ordered, client + uniform, side="right") - client * logs.shape[1]
 
 
 def label_affinity(fed: FederatedDataset, num_clients: int, q: float, seed: int = 0) -> FederatedDataset:
@@ -156,7 +204,7 @@ def label_affinity(fed: FederatedDataset, num_clients: int, q: float, seed: int 
 
     advice = "try fewer clients or a q further from 0 and 1"
     description = f"label_affinity(q={q}, seed={seed})"
-    return by_class(fed, num_clients, description, draw, seed=seed, min_size=1, max_tries=1000, advice=advice)
+    return by_class(fed, num_clients, description, draw, seed=seed, max_tries=1000, advice=advice)
 
 
 def shards(fed: FederatedDataset, num_clients: int, per_client: int = 2, seed: int = 0) -> FederatedDataset:

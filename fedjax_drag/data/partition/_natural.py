@@ -32,13 +32,10 @@ def natural(
     users, index, sizes = np.unique(fed.users, return_inverse=True, return_counts=True)
     large = np.flatnonzero(sizes >= min_size)
     if len(large) < (num_clients or 1):
-        asked, fewer = (
-            (f"min_size={min_size}", "") if num_clients is None else (f"num_clients={num_clients}", "fewer clients")
-        )
-        smaller = "a smaller min_size" if len(large) < len(users) else ""
+        asked = f"min_size={min_size}" if num_clients is None else f"num_clients={num_clients}"
         raise ValueError(
             f"{asked}: {fed.name} has {len(large)} users with at least {min_size} of its training examples; "
-            f"try {' or '.join(filter(None, (fewer, smaller)))}"
+            "try fewer clients or a smaller min_size"
         )
     rng = np.random.default_rng(seed)
     chosen = large if num_clients is None else np.sort(rng.choice(large, num_clients, replace=False))

@@ -5,6 +5,7 @@ import numpy as np
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import FederatedDataset
 from fedjax_drag.data.partition._assign import by_class, check, with_clients
+from fedjax_drag.data.partition._label_skew import log_mixes
 
 _SWEEPS = 300
 """Sweeps at most of the fit of a table to its margins; rounding corrects the rest."""
@@ -82,16 +83,13 @@ def dirichlet_quantity(
 
     def draw(rng: np.random.Generator) -> np.ndarray:
         sizes = _log_normal_sizes(len(fed.train.y), num_clients, sigma, min_size, rng)
-        shape = (np.count_nonzero(present), num_clients)
-        # Gamma variables do, since the fit normalises them. For a small beta they are below every floating point
-        # number, hence the logarithm: Gamma(beta) is distributed as Gamma(beta + 1) U^(1 / beta).
-        logs = np.log(rng.standard_gamma(beta + 1, shape)) - rng.standard_exponential(shape) / beta
+        logs = log_mixes(rng, int(present.sum()), num_clients, beta)  # the fit normalises them
         counts = np.zeros((fed.num_classes, num_clients), np.int64)
         counts[present] = _rounded(_fitted(logs, per_class[present], sizes), per_class[present], sizes)
         return counts
 
     description = f"dirichlet_quantity(beta={beta}, {_arguments(sigma, seed, min_size)})"
-    return by_class(fed, num_clients, description, draw, seed=seed, min_size=min_size, max_tries=1, advice="")
+    return by_class(fed, num_clients, description, draw, seed=seed)
 
 
 def _arguments(sigma: float, seed: int, min_size: int) -> str:

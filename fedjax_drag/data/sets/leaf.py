@@ -6,8 +6,8 @@ one file of a part. The content of the files depends on the arguments of the scr
 """
 
 import json
-import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_drag.data.dataset import FederatedDataset, from_arrays
 from fedjax_drag.data.formats import compressed, locate
-from fedjax_drag.data.formats.cache import cached
+from fedjax_drag.data.formats.cache import Arrays, cached
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """The characters of LEAF's Shakespeare; their indices are the tokens."""
@@ -23,6 +23,7 @@ ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklm
 WINDOW = 80
 """Characters of an input of LEAF's Shakespeare."""
 
+_PARTS = ("train", "test")
 _MOST_BYTES = 4 << 30
 _EXACT = 1e-3
 """Largest distance of a pixel from an integer grey level: LEAF writes level / 255, possibly rounded."""
@@ -33,34 +34,71 @@ class LeafDataset(NamedTuple):
 
     Attributes:
       name: its name here.
+      about: one line.
       subfolders: names of folders below a searched folder in which its files may be.
       num_classes: labels are 0 .. num_classes - 1.
       inputs: ``(x of a user) -> [n, ...]``; raises ValueError with the problem.
-      labels: ``(y of a user) -> [n]``; raises ValueError too.
-      advice: how to get it.
+      labels: ``(y of a user) -> [n]`` or ``[n, 1]``; raises ValueError too.
     """
 
     name: str
+    about: str
     subfolders: tuple[str, ...]
     num_classes: int
     inputs: Callable[[list[Any]], np.ndarray]
     labels: Callable[[list[Any]], np.ndarray]
-    advice: str
+
+    def find(self, data_dir: locate.Place) -> list[Path]:
+        """The files of both parts, of the first folder that has both; FileNotFoundError as in :meth:`load`."""
+        folders = locate.candidates(self.name, self.subfolders, data_dir)
+        for folder in folders:
+            for place in (folder, folder / "data"):
+                train, test = (_json_files(place / part) for part in _PARTS)
+                if train and test:
+                    return train + test
+        raise FileNotFoundError(
+            f"{self.name}: no train/*.json and test/*.json (plain, .gz or .xz) found in "
+            f"{', '.join(map(str, folders))}, nor in data below them; make them with LEAF's preprocess.sh "
+            f"(data/{self.name}) and set data_dir or {locate.ENVIRONMENT_VARIABLE} to the folder above train and test"
+        )
+
+    def load(self, data_dir: locate.Place = None) -> FederatedDataset:
+        """Finds and reads the data set.
+
+        Args:
+          data_dir: the only folder to search: ``train`` and ``test`` are in it, in a folder below it named after the
+            data set, or in ``data`` in one of those. By default the folder in the environment variable
+            ``FEDJAX_DRAG_DATA`` is searched in the same way, and ``/usr/share/datasets``.
+
+        Returns:
+          FEMNIST: images ``[N, 28, 28, 1]``, uint8 if all pixels are integer grey levels, else float32; mean and
+          standard deviation are measured, since LEAF draws different samples. Shakespeare: tokens ``[N, 80]`` int8.
+          With ``users`` and ``user_names``, unpartitioned.
+
+        Raises:
+          FileNotFoundError: files are missing.
+          ValueError: a file does not have the format of LEAF; the one line names it.
+        """
+        return self.load_files(self.find(data_dir))
+
+    def load_files(self, paths: Sequence[Path]) -> FederatedDataset:
+        """Reads the files that :meth:`find` returns; see :meth:`load`."""
+        arrays = cached(self.name, paths, lambda: _read(self, paths))
+        return from_arrays(
+            *(arrays[part] for part in ("train_x", "train_y", "test_x", "test_y")),
+            num_classes=self.num_classes,
+            name=self.name,
+            users=arrays["users"],
+            user_names=json.loads(arrays["names"].tobytes()),
+        )
 
 
 def tokens(text: str) -> np.ndarray:
     """Indices into :data:`ALPHABET` ``[len(text)]``, int8; -1 for other characters."""
     codes = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), "<u4")
-    return _TOKEN_OF_CODE[np.minimum(codes, len(_TOKEN_OF_CODE) - 1)]
-
-
-def _token_of_code() -> np.ndarray:
-    table = np.full(129, -1, np.int8)  # the last entry is for characters outside ASCII
-    table[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
-    return table
-
-
-_TOKEN_OF_CODE = _token_of_code()
+    token_of_code = np.full(129, -1, np.int8)  # the last entry is for characters outside ASCII
+    token_of_code[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
+    return token_of_code[np.minimum(codes, 128)]
 
 
 def _images(values: list[Any]) -> np.ndarray:
@@ -86,24 +124,13 @@ def _classes(values: list[Any]) -> np.ndarray:
 
 
 def _numbers(values: list[Any]) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise ValueError("lists of unequal lengths") from None
+    array = np.asarray(values)  # ValueError for lists of unequal lengths
     if array.dtype.kind not in "iuf":
         raise ValueError("an entry that is not a number")
     return array
 
 
-def _windows(values: list[Any]) -> np.ndarray:
-    return _characters("x", values, WINDOW)
-
-
-def _next_characters(values: list[Any]) -> np.ndarray:
-    return _characters("y", values, 1)[:, 0]
-
-
-def _characters(field: str, values: list[Any], length: int) -> np.ndarray:
+def _characters(field: str, length: int, values: list[Any]) -> np.ndarray:
     """Tokens ``[n, length]`` int8."""
     if not all(isinstance(value, str) and len(value) == length for value in values):
         raise ValueError(f"{field} with an entry that is not a string of length {length}")
@@ -116,167 +143,91 @@ def _characters(field: str, values: list[Any], length: int) -> np.ndarray:
 
 FEMNIST = LeafDataset(
     "femnist",
+    "digits and letters by writer, 28x28 grey, 62 classes; LEAF's JSON files",
     ("femnist", "leaf/data/femnist"),
     62,
     _images,
     _classes,
-    "make them with LEAF's preprocess.sh (data/femnist) and",
 )
-"""Handwritten characters by writer, 28x28 grey, white is 1; digits, upper and lower case letters."""
+"""Handwritten characters by writer, white is 1; digits, upper and lower case letters."""
 
 SHAKESPEARE = LeafDataset(
     "shakespeare",
+    "80 characters and the one that follows, by role, 80 classes; plain text, or LEAF's JSON files",
     ("shakespeare", "leaf/data/shakespeare"),
     len(ALPHABET),
-    _windows,
-    _next_characters,
-    "make them with LEAF's preprocess.sh (data/shakespeare) and",
+    partial(_characters, "x", WINDOW),
+    partial(_characters, "y", 1),
 )
 """Lines of Shakespeare's plays by role: 80 characters, and the one that follows."""
 
 
-def load_leaf(dataset: LeafDataset, data_dir: str | os.PathLike[str] | None = None) -> FederatedDataset:
-    """Finds and reads a data set of LEAF.
-
-    Args:
-      dataset: :data:`FEMNIST` or :data:`SHAKESPEARE`.
-      data_dir: the only folder to search: ``train`` and ``test`` are in it, in a folder below it named after the data
-        set, or in ``data`` in one of those. By default the folder in the environment variable ``FEDJAX_DRAG_DATA`` is
-        searched in the same way, and ``/usr/share/datasets``.
-
-    Returns:
-      FEMNIST: images ``[N, 28, 28, 1]``, uint8 if all pixels are integer grey levels, else float32; mean and standard
-      deviation are measured, since LEAF draws different samples. Shakespeare: tokens ``[N, 80]`` int8. With ``users``
-      and ``user_names``, unpartitioned.
-
-    Raises:
-      FileNotFoundError: files are missing.
-      ValueError: a file does not have the format of LEAF; the one line names it.
-    """
-    return load_files(dataset, find(dataset, data_dir))
-
-
-def find(dataset: LeafDataset, data_dir: str | os.PathLike[str] | None) -> list[Path]:
-    """The files of both parts, of the first folder that has both; FileNotFoundError as in :func:`load_leaf`."""
-    folders = locate.candidates(dataset.name, dataset.subfolders, data_dir)
-    for folder in folders:
-        for place in (folder, folder / "data"):
-            train, test = (_json_files(place / part) for part in ("train", "test"))
-            if train and test:
-                return train + test
-    searched = ", ".join(str(folder) for folder in folders)
-    raise FileNotFoundError(
-        f"{dataset.name}: no train/*.json and test/*.json (plain, .gz or .xz) found in {searched}, nor in data below "
-        f"them; {dataset.advice} set data_dir or {locate.ENVIRONMENT_VARIABLE} to the folder above train and test"
-    )
-
-
 def _json_files(folder: Path) -> list[Path]:
     """The files of a part; the plain one of two variants."""
-    names = sorted({compressed.official_name(path) for path in folder.glob("*.json*") if path.is_file()})
+    names = sorted({compressed.official_name(path) for path in folder.glob("*.json*")})
     variants = (locate.variant(folder, name) for name in names if name.endswith(".json"))
     return [path for path in variants if path is not None]
 
 
-def load_files(dataset: LeafDataset, paths: Sequence[Path]) -> FederatedDataset:
-    """Reads the files that :func:`find` returns; see :func:`load_leaf`."""
-
-    def read() -> dict[str, np.ndarray]:
-        parts = ([path for path in paths if path.parent.name == part] for part in ("train", "test"))
-        train, test = (_read_part(dataset, part) for part in parts)
-        train_x, test_x = _of_one_type(train.x, test.x)
-        users = np.repeat(np.arange(len(train.users)), train.sizes)
-        names = np.frombuffer(json.dumps(train.users).encode(), np.uint8)
-        labels = {"train_y": train.y, "test_y": test.y}
-        return {"train_x": train_x, "test_x": test_x, **labels, "users": users, "names": names}
-
-    return from_decoded(dataset, cached(dataset.name, paths, read, version="leaf 1"))
-
-
-def from_decoded(dataset: LeafDataset, arrays: dict[str, np.ndarray]) -> FederatedDataset:
-    """The data set from its arrays: of the two parts, of ``users``, and of the JSON text of their ``names``."""
-    return from_arrays(
-        arrays["train_x"],
-        arrays["train_y"],
-        arrays["test_x"],
-        arrays["test_y"],
-        num_classes=dataset.num_classes,
-        name=dataset.name,
-        users=arrays["users"],
-        user_names=json.loads(arrays["names"].tobytes()),
-    )
+def _read(dataset: LeafDataset, paths: Sequence[Path]) -> Arrays:
+    """The arrays of both parts, the number of the user of each training example, and the JSON text of their names."""
+    parts = {part: _read_part(dataset, [path for path in paths if path.parent.name == part]) for part in _PARTS}
+    mixed = len({user.x.dtype for users in parts.values() for user in users.values()}) > 1
+    arrays = {}
+    for part, users in parts.items():
+        # Beside other numbers, grey levels become float32 in [0, 1].
+        scaled = [u.x / np.float32(255) if mixed and u.x.dtype == np.uint8 else u.x for u in users.values()]
+        arrays[f"{part}_x"] = np.concatenate(scaled)
+        arrays[f"{part}_y"] = np.concatenate([user.y for user in users.values()]).ravel().astype(np.int32)
+    train = parts["train"]
+    arrays["users"] = np.repeat(np.arange(len(train)), [len(user.y) for user in train.values()])
+    arrays["names"] = np.frombuffer(json.dumps([*train]).encode(), np.uint8)
+    return arrays
 
 
-class _Part(NamedTuple):
-    users: list[str]
-    sizes: list[int]
+class _User(NamedTuple):
+    file: Path
     x: np.ndarray
     y: np.ndarray
 
 
-def _read_part(dataset: LeafDataset, paths: Sequence[Path]) -> _Part:
-    """All users of a part, in the order of files and of the users in them."""
-    file_of: dict[str, Path] = {}
-    xs, ys = [], []
+def _read_part(dataset: LeafDataset, paths: Sequence[Path]) -> dict[str, _User]:
+    """All users of a part by name, in the order of files and of the users in them."""
+    users: dict[str, _User] = {}
     for path in paths:
-        users, user_data = _parse(path)
-        for user in users:
-            if user in file_of:
+        for name, size, data in _content(path):
+            shown = name if len(name) <= 40 else f"{name[:40]}..."
+            place = f"{path}: user {shown!a}"
+            if name in users:
                 raise ValueError(
-                    f"{path}: user {_shown(user)} is also in {file_of[user].name}: the folder mixes the output of "
-                    "several runs; remove the older files"
+                    f"{place} is also in {users[name].file.name}: the folder mixes the output of several runs; remove "
+                    "the older files"
                 )
-            file_of[user] = path
-            x, y = _examples(dataset, path, user, user_data)
-            xs.append(x)
-            ys.append(y)
-    x, y = np.concatenate(_of_one_type(*xs)), np.concatenate(ys).astype(np.int32)
-    return _Part(list(file_of), [len(labels) for labels in ys], x, y)
+            match data:
+                case {"x": list(x), "y": list(y)} if x and len(x) == len(y) == size:
+                    pass
+                case _:
+                    allowed = f"lists x and y, not empty, of equal length, which num_samples says is {size!a:.20}"
+                    raise ValueError(f"{place}: user_data must have {allowed}")
+            try:
+                users[name] = _User(path, dataset.inputs(x), dataset.labels(y))
+            except ValueError as error:
+                raise ValueError(f"{place}: {error}") from None
+    return users
 
 
-def _parse(path: Path) -> tuple[list[str], dict[str, Any]]:
-    """The users of a file, and their data by name, of which only the number of labels is checked here."""
+def _content(path: Path) -> list[tuple[str, Any, Any]]:
+    """Each user of a file: the name, and what the file says of the number of examples and of the examples."""
     text = compressed.read(path, _MOST_BYTES)
     try:
         content = json.loads(text.decode())
-    except ValueError as error:
-        raise ValueError(f"{path}: not a JSON file, or truncated ({' '.join(str(error).split())[:100]})") from None
-    except (RecursionError, MemoryError):
-        raise ValueError(f"{path}: not a file of LEAF: nested too deeply, or larger than memory") from None
-    users, user_data = (content.get(key) if isinstance(content, dict) else None for key in ("users", "user_data"))
-    if not isinstance(users, list) or not isinstance(user_data, dict) or not all(isinstance(u, str) for u in users):
-        raise ValueError(f"{path}: not a file of LEAF: must hold users (a list of names) and user_data (by name)")
-    if not users:
-        raise ValueError(f"{path}: has no users; remove it, or make it again")
-    sizes = content.get("num_samples")
-    if not isinstance(sizes, list) or len(sizes) != len(users):
-        raise ValueError(f"{path}: num_samples must be a list with a number for each of the {len(users)} users")
-    for user, size in zip(users, sizes, strict=True):
-        labels = user_data[user].get("y") if isinstance(user_data.get(user), dict) else None
-        if isinstance(labels, list) and len(labels) != size:
-            raise ValueError(f"{path}: user {_shown(user)}: {len(labels)} labels, but num_samples says {size!a:.20}")
-    return users, user_data
-
-
-def _examples(dataset: LeafDataset, path: Path, user: str, user_data: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and labels of a user."""
-    data = user_data.get(user)
-    x, y = (data.get(key) if isinstance(data, dict) else None for key in ("x", "y"))
-    if not isinstance(x, list) or not isinstance(y, list) or not x or len(x) != len(y):
-        raise ValueError(f"{path}: user {_shown(user)}: user_data must have lists x and y, of equal length, not empty")
-    try:
-        return dataset.inputs(x), dataset.labels(y)
-    except ValueError as error:
-        raise ValueError(f"{path}: user {_shown(user)}: {error}") from None
-
-
-def _of_one_type(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The arrays in one type: unless all are grey levels, grey levels become float32 in [0, 1]."""
-    if len({array.dtype for array in arrays}) == 1:
-        return arrays
-    return tuple(a.astype(np.float32) / np.float32(255) if a.dtype == np.uint8 else a for a in arrays)
-
-
-def _shown(user: str) -> str:
-    """A name of any content, as ASCII for a message."""
-    return ascii(user if len(user) <= 40 else f"{user[:40]}...")
+    except (ValueError, RecursionError, MemoryError) as error:
+        problem = " ".join(f"{type(error).__name__}: {error}".split())[:100]
+        raise ValueError(f"{path}: not a JSON file, truncated or nested too deeply ({problem})") from None
+    match content:
+        case {"users": list(names), "num_samples": list(sizes), "user_data": dict(data)} if (
+            names and len(names) == len(sizes) and all(isinstance(name, str) for name in names)
+        ):
+            return [(name, size, data.get(name)) for name, size in zip(names, sizes, strict=True)]
+    allowed = "users (names, at least one), num_samples (a number for each) and user_data (by name)"
+    raise ValueError(f"{path}: not a file of LEAF: must hold {allowed}")

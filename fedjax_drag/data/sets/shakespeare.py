@@ -12,7 +12,6 @@ brackets are left out. Two kinds of files are read:
 """
 
 import io
-import json
 import os
 import re
 import tarfile
@@ -25,9 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_drag import checks
-from fedjax_drag.data.dataset import FederatedDataset
+from fedjax_drag.data.dataset import FederatedDataset, from_arrays
 from fedjax_drag.data.formats import compressed, locate
-from fedjax_drag.data.formats.cache import cached
 from fedjax_drag.data.sets import leaf
 from fedjax_drag.data.validation import hold_out
 
@@ -44,7 +42,7 @@ _SCENE = re.compile(r"(?:ACT|SCENE|(?:THE )?PROLOGUE|EPILOGUE|INDUCTION)\b|(?:Ac
 
 
 def load_shakespeare(
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: locate.Place = None,
     window: int | None = None,
     stride: int | None = None,
     test_fraction: float | None = None,
@@ -79,48 +77,34 @@ def load_shakespeare(
       ValueError: an argument out of range, or given for LEAF's files, which are already windows; a file that is damaged
         or without roles.
     """
-    fed = _loaded(find(data_dir), window, stride, test_fraction)
-    return hold_out(fed, validation_fraction, validation_seed)
-
-
-def _loaded(paths: list[Path], window: int | None, stride: int | None, test_fraction: float | None) -> FederatedDataset:
-    """The data set from files that were found."""
+    paths = find(data_dir)
     if compressed.official_name(paths[0]).endswith(".json"):
         for name, value in (("window", window), ("stride", stride), ("test_fraction", test_fraction)):
             if value is not None:
                 raise checks.ArgumentError(name, f"{paths[0]} is already cut into windows; leave it out", given=value)
-        return leaf.load_files(leaf.SHAKESPEARE, paths)
-    window, stride = 80 if window is None else window, 10 if stride is None else stride
-    test_fraction = 0.2 if test_fraction is None else test_fraction
-    checks.count("window", window, 1)
-    checks.count("stride", stride, 1)
-    checks.in_range("test_fraction", test_fraction, 0.0, 1.0, open_low=True, open_high=True)
-
-    def read() -> dict[str, np.ndarray]:
-        return _examples(paths[0], window, stride, test_fraction)
-
-    arrays = cached("shakespeare", paths, read, version=["text 1", window, stride, test_fraction])
-    return leaf.from_decoded(leaf.SHAKESPEARE, arrays)
+        fed = leaf.SHAKESPEARE.load_files(paths)
+    else:
+        window, stride = 80 if window is None else window, 10 if stride is None else stride
+        test_fraction = 0.2 if test_fraction is None else test_fraction
+        checks.count("window", window, 1)
+        checks.count("stride", stride, 1)
+        checks.in_range("test_fraction", test_fraction, 0.0, 1.0, open_low=True, open_high=True)
+        fed = _from_text(paths[0], window, stride, test_fraction)
+    return hold_out(fed, validation_fraction, validation_seed)
 
 
-def find(data_dir: str | os.PathLike[str] | None) -> list[Path]:
+def find(data_dir: locate.Place) -> list[Path]:
     """LEAF's files, or the one archive or text; FileNotFoundError as in :func:`load_shakespeare`."""
     if data_dir is not None and os.path.isfile(os.path.expanduser(data_dir)):
         return [Path(os.path.expanduser(data_dir))]
     with suppress(FileNotFoundError):
-        return leaf.find(leaf.SHAKESPEARE, data_dir)
-    folders = locate.candidates("shakespeare", leaf.SHAKESPEARE.subfolders, data_dir)
-    for name in (ARCHIVE, *TEXTS):
-        for path in (locate.variant(folder, name) for folder in folders):
-            if path is not None:
-                return [path]
-    raise FileNotFoundError(
-        f"shakespeare: found none of LEAF's train/*.json and test/*.json, {ARCHIVE}.gz and {', '.join(TEXTS)} in "
-        f"{', '.join(map(str, folders))}; get one and set data_dir or {locate.ENVIRONMENT_VARIABLE} to its folder"
-    )
+        return leaf.SHAKESPEARE.find(data_dir)
+    advice = f"get LEAF's train/*.json and test/*.json, {ARCHIVE}.gz or one of {', '.join(TEXTS)} and"
+    files = [(name,) for name in (ARCHIVE, *TEXTS)]
+    return locate.find("shakespeare", files, leaf.SHAKESPEARE.subfolders, data_dir, advice)
 
 
-def _examples(path: Path, window: int, stride: int, test_fraction: float) -> dict[str, np.ndarray]:
+def _from_text(path: Path, window: int, stride: int, test_fraction: float) -> FederatedDataset:
     """Windows of all roles that are long enough."""
     names, users, parts = [], [], ([], [])
     for name, text in role_texts(path).items():
@@ -137,15 +121,9 @@ def _examples(path: Path, window: int, stride: int, test_fraction: float) -> dic
             f"{path}: no role speaks enough for windows of {window} characters; a speech must begin with a paragraph "
             "whose first line is 'NAME:' (in an archive of plays, 'NAME.')"
         )
-    train, test = (np.concatenate(part) for part in parts)
-    return {
-        "train_x": train[:, :-1],
-        "train_y": train[:, -1].astype(np.int32),
-        "test_x": test[:, :-1],
-        "test_y": test[:, -1].astype(np.int32),
-        "users": np.concatenate(users),
-        "names": np.frombuffer(json.dumps(names).encode(), np.uint8),
-    }
+    (x, y), (x_test, y_test) = ((w[:, :-1], w[:, -1].astype(np.int32)) for w in map(np.concatenate, parts))
+    classes, users = len(leaf.ALPHABET), np.concatenate(users)
+    return from_arrays(x, y, x_test, y_test, classes, "shakespeare", users=users, user_names=names)
 
 
 def role_texts(path: Path) -> dict[str, str]:

@@ -10,22 +10,21 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedjax_drag import checks
-from fedjax_drag.data.dataset import FederatedDataset, make
+from fedjax_drag.data.dataset import FederatedDataset
 from fedjax_drag.data.formats.cache import Arrays, cached
-from fedjax_drag.data.formats.files import FASHION_MNIST, MNIST, IdxDataset, load_idx
-from fedjax_drag.data.sets.cifar import CIFAR10, CIFAR100, CifarDataset, load_cifar
-from fedjax_drag.data.sets.emnist import EMNIST
-from fedjax_drag.data.sets.svhn import SVHN, load_svhn
+from fedjax_drag.data.formats.locate import Place
+from fedjax_drag.data.sets.cifar import CIFAR10, CIFAR100
+from fedjax_drag.data.sets.mnist import EMNIST, FASHION_MNIST, MNIST
+from fedjax_drag.data.sets.published import Published
+from fedjax_drag.data.sets.svhn import SVHN
 
 ENVIRONMENT_VARIABLE = "TFDS_DATA_DIR"
 FORMAT = "array_record"
@@ -44,70 +43,13 @@ _CLASSES = (
 """The classes that the features of these data sets have; TFDS would import the modules of others."""
 
 
-class TfdsDataset(NamedTuple):
-    """A data set in TFDS, and in its original files.
-
-    Attributes:
-      path: name in TFDS, and configuration if it has several: ``emnist/balanced``.
-      shape: of an image.
-      sizes: number of its training and of its test examples. They are those of the files except for EMNIST Letters:
-        TFDS has the first 88,800 of 124,800 and the first 14,800 of 20,800.
-      num_classes: labels are 0 .. num_classes - 1 here.
-      mean: of the training pixels of each channel, scaled to [0, 1].
-      std: of the training pixels of each channel, scaled to [0, 1].
-      from_files: ``(data_dir) -> data set`` as read from the original files.
-      first_label: in TFDS.
-      transposed: whether rows and columns are exchanged in TFDS.
-    """
-
-    path: str
-    shape: tuple[int, int, int]
-    sizes: tuple[int, int]
-    num_classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    from_files: Callable[[str | os.PathLike[str] | None], FederatedDataset]
-    first_label: int = 0
-    transposed: bool = False
-
-
-def _idx(path: str, record: IdxDataset, sizes: tuple[int, int] = (60_000, 10_000)) -> TfdsDataset:
-    statistics = (record.mean,), (record.std,)
-    reader = partial(load_idx, record)
-    return TfdsDataset(
-        path, (28, 28, 1), sizes, record.num_classes, *statistics, reader, record.first_label, record.transposed
-    )
-
-
-def _cifar(record: CifarDataset) -> TfdsDataset:
-    reader = partial(load_cifar, record)
-    shape, num_classes = (32, 32, 3), record.num_classes[-1]
-    return TfdsDataset(record.name, shape, record.num_images, num_classes, record.mean, record.std, reader)
-
-
-_EMNIST_SIZES = {
-    "byclass": (697_932, 116_323),
-    "bymerge": (697_932, 116_323),
-    "balanced": (112_800, 18_800),
-    "letters": (88_800, 14_800),
-    "digits": (240_000, 40_000),
-    "mnist": (60_000, 10_000),
-}
-
-DATASETS: dict[str, TfdsDataset] = {
-    "mnist": _idx("mnist", MNIST),
-    "fashion_mnist": _idx("fashion_mnist", FASHION_MNIST),
-    **{f"emnist_{s}": _idx(f"emnist/{s}", EMNIST[f"emnist_{s}"], sizes) for s, sizes in _EMNIST_SIZES.items()},
-    "cifar10": _cifar(CIFAR10),
-    "cifar100": _cifar(CIFAR100),
-    "svhn": TfdsDataset(
-        "svhn_cropped", (32, 32, 3), (73_257, 26_032), 10, SVHN.mean, SVHN.std, partial(load_svhn, SVHN)
-    ),
+DATASETS: dict[str, Published] = {
+    dataset.name: dataset for dataset in (MNIST, FASHION_MNIST, *EMNIST.values(), CIFAR10, CIFAR100, SVHN)
 }
 """The data sets that are in TFDS too, by their names here."""
 
 
-def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> FederatedDataset:
+def load(name: str, data_dir: Place = None) -> FederatedDataset:
     """Reads a prepared data set; needs the extra ``tfds``, but no TensorFlow.
 
     It is decoded once and kept by :func:`fedjax_drag.data.formats.cache.cached`: after that, loading needs NumPy only.
@@ -130,17 +72,14 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Federated
     if folder is None:
         refuse_other_formats(name, data_dir)
         raise FileNotFoundError(
-            f"{name}: not prepared in {root(data_dir) / dataset.path}; run: fedjax-drag data prepare {name} --from DIR "
+            f"{name}: not prepared in {root(data_dir) / dataset.tfds}; run: fedjax-drag data prepare {name} --from DIR "
             f"(the folder of its original files), or set data_dir or {ENVIRONMENT_VARIABLE} to TFDS's folder"
         )
     sources = sorted(path for path in folder.iterdir() if path.is_file())
-    version = [1, dataset.sizes, dataset.num_classes, dataset.first_label, dataset.transposed]
-    arrays = cached(f"{name}-tfds", sources, lambda: _read(name, folder), version)
-    train, test = ((arrays[f"{split}_x"], arrays[f"{split}_y"]) for split in ("train", "test"))
-    return make(name, train, test, dataset.num_classes, dataset.mean, dataset.std)
+    return dataset.of_arrays(cached(f"{name}-tfds", sources, lambda: _read(dataset, folder)))
 
 
-def prepared(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
+def prepared(name: str, data_dir: Place = None) -> Path | None:
     """The folder of the newest version of a data set that :func:`load` can read, or None.
 
     It looks up a few files, and needs the standard library only.
@@ -153,10 +92,10 @@ def prepared(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path 
       ValueError: an unknown name.
     """
     checks.one_of("name", name, DATASETS)
-    return next((folder for folder in _versions(name, data_dir) if FORMAT in _formats(folder)), None)
+    return next((folder for folder, formats in _versions(name, data_dir) if FORMAT in formats), None)
 
 
-def root(data_dir: str | os.PathLike[str] | None) -> Path:
+def root(data_dir: Place) -> Path:
     """The folder of all data sets of TFDS."""
     return Path(os.path.expanduser(data_dir or os.environ.get(ENVIRONMENT_VARIABLE) or "~/tensorflow_datasets"))
 
@@ -173,14 +112,14 @@ def library() -> Any:
         return import_module("tensorflow_datasets")
     except ImportError as error:
         raise checks.ArgumentError(
-            "TFDS", f"a package that it needs is not there ({one_line(error)}); pip install 'fedjax-drag[tfds]'"
+            "TFDS",
+            f"a package that it needs is not there ({checks.first_line(error)}); pip install 'fedjax-drag[tfds]'",
         ) from error
 
 
-def refuse_other_formats(name: str, data_dir: str | os.PathLike[str] | None) -> None:
+def refuse_other_formats(name: str, data_dir: Place) -> None:
     """Raises ValueError if there is a version of a data set that :func:`load` cannot read."""
-    for folder in _versions(name, data_dir):
-        formats = _formats(folder)
+    for folder, formats in _versions(name, data_dir):
         if not formats:
             raise ValueError(f"{folder / _INFO}: not what TFDS writes; delete {folder} and prepare it again")
         if FORMAT not in formats:
@@ -190,31 +129,21 @@ def refuse_other_formats(name: str, data_dir: str | os.PathLike[str] | None) -> 
             )
 
 
-def one_line(error: BaseException, most: int = 200) -> str:
-    """The text of an exception of another library."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= most else f"{text[:most]}..."
+def _versions(name: str, data_dir: Place) -> Iterator[tuple[Path, set[str]]]:
+    """Folders of all versions that TFDS has finished, the newest first, with the formats in which they are prepared.
 
-
-def _versions(name: str, data_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """Folders of all versions that TFDS has finished, in any format, the newest first.
-
-    TFDS prepares in a folder of another name, which it renames at the end.
+    TFDS prepares in a folder of another name, which it renames at the end. A damaged version has no format.
     """
-    place = root(data_dir) / DATASETS[name].path
-    entries = [path for path in place.glob("*.*.*") if re.fullmatch(r"\d{1,9}\.\d{1,9}\.\d{1,9}", path.name)]
-    entries.sort(key=lambda path: [int(number) for number in path.name.split(".")], reverse=True)
-    return (path for path in entries if (path / _INFO).is_file())
-
-
-def _formats(folder: Path) -> set[str]:
-    """The formats in which a version is prepared."""
-    try:
-        info = json.loads((folder / _INFO).read_bytes())
-        formats = {info.get("fileFormat", "tfrecord"), *info.get("alternativeFileFormats", ())}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):  # damaged in any way
-        return set()
-    return {str(entry) for entry in formats}
+    place = root(data_dir) / DATASETS[name].tfds
+    folders = [path for path in place.glob("*.*.*") if re.fullmatch(r"\d{1,9}\.\d{1,9}\.\d{1,9}", path.name)]
+    for folder in sorted(folders, key=lambda path: [int(part) for part in path.name.split(".")], reverse=True):
+        if (folder / _INFO).is_file():
+            try:
+                info = json.loads((folder / _INFO).read_bytes())
+                formats = {info.get("fileFormat", "tfrecord"), *info.get("alternativeFileFormats", ())}
+            except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+                formats = set()
+            yield folder, {str(entry) for entry in formats}
 
 
 def _check_features(folder: Path) -> None:
@@ -225,7 +154,7 @@ def _check_features(folder: Path) -> None:
             for key, value in node.items():
                 names_class = key.replace("_", "").lower() in ("pythonclassname", "type", "protocls")
                 if (names_class and value not in _CLASSES) or (key == "content" and not isinstance(value, dict)):
-                    raise _PreparedError(f"{_FEATURES} has {key}={value!r:.80}: must be one that TFDS writes")
+                    raise ValueError(f"{_FEATURES} has {key}={value!r:.80}: must be one that TFDS writes")
                 check(value)
         elif isinstance(node, list):
             for entry in node:
@@ -234,46 +163,36 @@ def _check_features(folder: Path) -> None:
     check(json.loads((folder / _FEATURES).read_bytes()))
 
 
-class _PreparedError(Exception):
-    """The problem with a prepared data set, without its folder."""
-
-
-@contextmanager
-def _one_line_errors(folder: Path) -> Iterator[None]:
-    """Turns errors of the libraries about unreadable files into one line that names the folder."""
-    try:
-        yield
-    except _PreparedError as error:
-        raise ValueError(f"{folder}: {error}; delete this folder and prepare it again") from None
-    except Exception as error:
-        what = f"{type(error).__name__}: {one_line(error)}"
-        raise ValueError(f"{folder}: TFDS cannot read it ({what}); delete this folder and prepare it again") from error
-
-
-def _read(name: str, folder: Path) -> Arrays:
+def _read(dataset: Published, folder: Path) -> Arrays:
     """Images and labels of both splits, decoded and in the order of the original files."""
     from tqdm import tqdm
 
-    tfds, dataset = library(), DATASETS[name]
-    arrays = {}
-    total = sum(dataset.sizes)
-    bar = tqdm(total=total, desc=f"{name}: decoding", unit=" images", dynamic_ncols=True, leave=False, disable=None)
-    with _one_line_errors(folder), bar:
-        _check_features(folder)
-        builder = tfds.builder_from_directory(os.fspath(folder))
-        for split, size in zip(("train", "test"), dataset.sizes, strict=True):
-            source = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
-            if len(source) != size:
-                raise _PreparedError(f"{len(source):,} examples in {split}: must be {size:,}")
-            order = range(size) if builder.info.disable_shuffling else written_order(split, size)
-            x, y = np.empty((size, *dataset.shape), np.uint8), np.empty(size, np.int64)
-            for begin in range(0, size, _CHUNK):
-                places = order[begin : begin + _CHUNK]
-                for place, example in zip(places, source.__getitems__(range(begin, begin + len(places))), strict=True):
-                    x[place], y[place] = _pixels(example["image"], dataset.shape), example["label"]
-                bar.update(len(places))
-            arrays[f"{split}_x"] = np.ascontiguousarray(x.transpose(0, 2, 1, 3)) if dataset.transposed else x
-            arrays[f"{split}_y"] = _labels(y, dataset)
+    tfds, arrays = library(), {}
+    total, about = sum(dataset.sizes), f"{dataset.name}: decoding"
+    try:
+        with tqdm(total=total, desc=about, unit=" images", dynamic_ncols=True, leave=False, disable=None) as bar:
+            _check_features(folder)
+            builder = tfds.builder_from_directory(os.fspath(folder))
+            for split, size in zip(("train", "test"), dataset.sizes, strict=True):
+                source = builder.as_data_source(split, decoders={"image": tfds.decode.SkipDecoding()})
+                if len(source) != size:
+                    raise ValueError(f"{len(source):,} examples in {split}: must be {size:,}")
+                order = range(size) if builder.info.disable_shuffling else written_order(split, size)
+                x, y = np.empty((size, *dataset.shape), np.uint8), np.empty(size, np.int64)
+                for begin in range(0, size, _CHUNK):
+                    places = order[begin : begin + _CHUNK]
+                    examples = source.__getitems__(range(begin, begin + len(places)))
+                    for place, example in zip(places, examples, strict=True):
+                        x[place], y[place] = _pixels(example["image"], dataset.shape), example["label"]
+                    bar.update(len(places))
+                arrays[f"{split}_x"], arrays[f"{split}_y"] = x.transpose(0, 2, 1, 3) if dataset.transposed else x, y
+    except Exception as error:  # the libraries raise any about files that they cannot read
+        raise ValueError(
+            f"{folder}: cannot be read: {checks.first_line(error)}; delete it and prepare it again"
+        ) from error
+    for labels in ("train_y", "test_y"):
+        dataset.check_labels(folder, arrays[labels].min(), arrays[labels].max())
+        arrays[labels] = (arrays[labels] - dataset.first_label).astype(np.int32)
     return arrays
 
 
@@ -282,14 +201,8 @@ def written_order(split: str, size: int) -> list[int]:
 
     They are sorted by the MD5 of the name of the split and of the index, in decimal digits.
     """
-    salted = hashlib.md5(split.encode(), usedforsecurity=False)
-
-    def digest(place: int) -> bytes:
-        copy = salted.copy()
-        copy.update(b"%d" % place)
-        return copy.digest()
-
-    return sorted(range(size), key=digest)
+    salt = split.encode()
+    return sorted(range(size), key=lambda place: hashlib.md5(b"%s%d" % (salt, place), usedforsecurity=False).digest())
 
 
 def _pixels(png: bytes, shape: tuple[int, int, int]) -> np.ndarray:
@@ -299,13 +212,5 @@ def _pixels(png: bytes, shape: tuple[int, int, int]) -> np.ndarray:
     height, width, channels = shape
     with Image.open(io.BytesIO(png), formats=("PNG",)) as image:
         if image.size != (width, height) or image.mode != {1: "L", 3: "RGB"}[channels]:
-            raise _PreparedError(f"an image {image.mode} of {image.size} pixels: must be of shape {shape}")
+            raise ValueError(f"an image {image.mode} of {image.size} pixels: must be of shape {shape}")
         return np.asarray(image).reshape(shape)
-
-
-def _labels(y: np.ndarray, dataset: TfdsDataset) -> np.ndarray:
-    first, last = dataset.first_label, dataset.first_label + dataset.num_classes - 1
-    for label in (y.min(), y.max()):
-        if not first <= label <= last:
-            raise _PreparedError(f"label {label} found: must be in [{first}, {last}]")
-    return (y - first).astype(np.int32)

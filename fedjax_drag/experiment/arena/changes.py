@@ -1,13 +1,13 @@
 """What has changed from one standing to another."""
 
-from fedjax_drag.experiment.arena.record import PlayedRows
 from fedjax_drag.experiment.arena.scores import Score
+from fedjax_drag.experiment.arena.standing import Standing
 from fedjax_drag.experiment.config.config import flatten
 
 NOTHING = "No entry has moved beyond the intervals."
 
 
-def changes(old: PlayedRows, new: PlayedRows) -> list[str]:
+def changes(old: Standing, new: Standing) -> list[str]:
     """A sentence for each change: of the protocol, entries that are new or gone, and those that have moved.
 
     An entry has moved if its rank is another among the entries of both standings, or if its intervals of the worst case
@@ -24,7 +24,7 @@ def changes(old: PlayedRows, new: PlayedRows) -> list[str]:
     return [*sentences, *(moved or [NOTHING])]
 
 
-def _protocol(old: PlayedRows, new: PlayedRows) -> list[str]:
+def _protocol(old: Standing, new: Standing) -> list[str]:
     """What is another in the protocol; settings of the runs only where both standings hold them."""
     found = []
     for key in ("name", "version", "seeds", "tasks", "opponents"):

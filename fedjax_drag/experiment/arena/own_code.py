@@ -13,8 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_drag.experiment.build.own_parts import checksums
-from fedjax_drag.experiment.config.own import own_names, references
+from fedjax_drag.experiment.config.own import checksums, own_names, references
 
 _SESSION = uuid.uuid4().hex
 _unread: list[Any] = []  # kept, so that no other object gets the place of one of them

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fedjax_drag.experiment.arena import figures, tables
 from fedjax_drag.experiment.arena.changes import changes
-from fedjax_drag.experiment.arena.record import SHIPPED, PlayedRows
+from fedjax_drag.experiment.arena.standing import FILE, SHIPPED, Standing
 from fedjax_drag.experiment.build import catalog, registry
 from fedjax_drag.experiment.config.yaml_text import written
+from fedjax_drag.experiment.figures.style import inline
 from fedjax_drag.experiment.report import csv_files
-from fedjax_drag.experiment.report.matrices import MatrixCell
+from fedjax_drag.experiment.report.matrices import WORST, MatrixTable, shaded
 from fedjax_drag.experiment.report.rendering import check_place, render
 from fedjax_drag.files import write_text
 
@@ -40,13 +39,13 @@ class PaperReference(NamedTuple):
     address: str
 
 
-def write(standing: PlayedRows, path: Path, old: PlayedRows | None = None) -> Path:
+def write(standing: Standing, path: Path, since: Standing | None = None) -> Path:
     """Writes the page.
 
     Args:
       standing: what it shows.
       path: of the file.
-      old: an earlier standing, from which the page tells what has changed.
+      since: an earlier standing, from which the page tells what has changed.
 
     Raises:
       ValueError: the standing has no rows, or ``path`` is no file of a page.
@@ -55,13 +54,18 @@ def write(standing: PlayedRows, path: Path, old: PlayedRows | None = None) -> Pa
         raise ValueError(f"standing={standing.name!r}: has no entry that has been played")
     check_place("html", path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, render("arena.html", _content(standing, old, path.parent)))
+    write_text(path, render("arena.html", _content(standing, since, path.parent)))
     return path
 
 
-def _content(standing: PlayedRows, old: PlayedRows | None, folder: Path) -> dict[str, Any]:
+def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[str, Any]:
     """All that the template asks for."""
-    head, *lines = tables.ranks(standing)
+    head, *lines = standing.lines()
+    name = standing.name.removeprefix("arena_")
+    all_tasks = [(f"Mean over {len(standing.tasks)} tasks", _matrix(standing, None), "")]
+    by_task = [
+        (task, _matrix(standing, place), _settings(standing, place)) for place, task in enumerate(standing.tasks)
+    ]
     return {
         "title": standing.name,
         "header": [
@@ -83,27 +87,28 @@ def _content(standing: PlayedRows, old: PlayedRows | None, folder: Path) -> dict
             for label in standing.scores()
         ],
         "rules": _address("docs/rules.md", folder),
-        "arena": _known_as(standing),
-        "own": [label for label, row in standing.rows.items() if row.is_own],
-        "columns": ["worst case", *standing.opponents],
-        "matrices": [_matrix(standing, place) for place in _places(standing)],
-        "knowledge": _inline(standing),
-        "knowledge_csv": csv_files.link(_knowledge(standing)),
-        "old": old and f"version {old.version}, {len(old.rows)} entries",
-        "changes": changes(old, standing) if old else [],
+        "arena": name if (SHIPPED / f"{name}.json").is_file() else FILE,
+        "own": standing.own,
+        "matrices": [*(all_tasks if len(by_task) > 1 else []), *by_task],
+        "knowledge": inline(figures.knowledge(standing)),
+        "knowledge_csv": csv_files.link(
+            [["entry", "needs", "worst", "half_width"]]
+            + [[label, standing.rows[label].knowledge, *one.worst] for label, one in standing.scores().items()]
+        ),
+        "since": since and f"version {since.version}, {len(since.rows)} entries",
+        "changes": changes(since, standing) if since else [],
         "yaml": written(standing.protocol) if standing.protocol else "",
-        "charts": [],
     }
 
 
-def _facts(standing: PlayedRows) -> list[tuple[str, str, str]]:
+def _facts(standing: Standing) -> list[tuple[str, str, str]]:
     """Headline figures: what it is, the figure, and a line about it."""
     scores = standing.scores()
     best = next(iter(scores))
     facts = [("best worst case", f"{100 * scores[best].worst.mean:.1f} %", best)]
-    free = [label for label in scores if not standing.rows[label].needs]
-    if free and free[0] != best:
-        facts.append(("that needs to know nothing", f"{100 * scores[free[0]].worst.mean:.1f} %", free[0]))
+    free = next((label for label in scores if not standing.rows[label].needs), best)
+    if free != best:
+        facts.append(("that needs to know nothing", f"{100 * scores[free].worst.mean:.1f} %", free))
     hours = sum(row.seconds for row in standing.rows.values()) / 3600
     return [
         *facts,
@@ -112,55 +117,32 @@ def _facts(standing: PlayedRows) -> list[tuple[str, str, str]]:
     ]
 
 
-def _places(standing: PlayedRows) -> list[int | None]:
-    """Of all tasks together, and of each."""
-    return [None, *range(len(standing.tasks))] if len(standing.tasks) > 1 else [0]
+def _matrix(standing: Standing, place: int | None) -> MatrixTable:
+    """A map of accuracies by attack, the worst case first."""
+    labels, values = standing.by_attack(place)
+    values = values[:, [-1, *range(values.shape[1] - 1)]]
+    columns = [WORST, *standing.opponents]
+    texts = [[f"{100 * value:.1f}" for value in line] for line in values]
+    file = [["entry", *columns], *([label, *line] for label, line in zip(labels, values.tolist(), strict=True))]
+    heads = [("", [(label, 1) for label in standing.opponents])]
+    return MatrixTable("entry", heads, columns, shaded(labels, texts, values), csv_files.link(file))
 
 
-def _matrix(standing: PlayedRows, place: int | None) -> dict[str, Any]:
-    """A map of accuracies by attack, the worst case first, and the settings chosen in that task."""
-    (_, *lines), values = tables.heat(standing, place)
-    shares = tables.shares(values)
-    rows = []
-    for line, strength in zip(lines, shares, strict=True):
-        entries = [MatrixCell(text, round(100 * share)) for text, share in zip(line[1:], strength, strict=True)]
-        rows.append((line[0], [entries[-1], *entries[:-1]]))
-    settings = (
-        [] if place is None else [(line[0], line[1]) for line in tables.task(standing, place)[1:] if line[1] != "-"]
-    )
-    title = f"Mean over {len(standing.tasks)} tasks" if place is None else standing.tasks[place]
-    table = csv_files.link([["entry", "worst case", *standing.opponents], *_numbers(lines, values)])
-    return {"title": title, "rows": rows, "settings": settings, "csv": table}
+def _settings(standing: Standing, place: int) -> str:
+    """The settings chosen in a task, of the entries that have any."""
+    _, *lines = tables.task(standing, place)
+    return "; ".join(f"{label} {setting}" for label, setting, *_ in lines if setting != "-")
 
 
-def _numbers(lines: list[list[str]], values: np.ndarray) -> list[list[Any]]:
-    """The rows of a map, unrounded, the worst case first."""
-    return [[line[0], row[-1], *row[:-1]] for line, row in zip(lines, values.tolist(), strict=True)]
-
-
-def _figures(standing: PlayedRows) -> list[list[Any]]:
+def _figures(standing: Standing) -> list[list[Any]]:
     """The table of the standing as numbers, accuracies as shares."""
-    names = ("clean", "worst", "mean")
-    head = ["entry", "place", "rank", "last_rank", *(f"{name}{end}" for name in names for end in ("", "_half_width"))]
-    rows = [
-        [label, place, one.rank, one.last_rank, *one.clean, *one.worst, *one.mean]
-        for place, (label, one) in enumerate(standing.scores().items(), start=1)
-    ]
-    facts = [[row.knowledge, row.passes, row.seconds] for row in map(standing.rows.__getitem__, standing.scores())]
-    return [[*head, "needs", "passes", "seconds"], *(row + fact for row, fact in zip(rows, facts, strict=True))]
-
-
-def _knowledge(standing: PlayedRows) -> list[list[Any]]:
-    scores = standing.scores()
-    return [["entry", "needs", "worst", "half_width"]] + [
-        [label, standing.rows[label].knowledge, *one.worst] for label, one in scores.items()
-    ]
-
-
-def _known_as(standing: PlayedRows) -> str:
-    """The standing as Python and the command line name it: one of the package, or the file beside the page."""
-    name = standing.name.removeprefix("arena_")
-    return name if (SHIPPED / f"{name}.json").is_file() else "arena.json"
+    names = [f"{name}{end}" for name in ("clean", "worst", "mean") for end in ("", "_half_width")]
+    lines: list[list[Any]] = [["entry", "place", "rank", "last_rank", *names, "needs", "passes", "seconds"]]
+    for place, (label, one) in enumerate(standing.scores().items(), start=1):
+        row = standing.rows[label]
+        figures = [*one.clean, *one.worst, *one.mean, row.knowledge, row.passes, row.seconds]
+        lines.append([label, place, one.rank, one.last_rank, *figures])
+    return lines
 
 
 def _sources(method: Mapping[str, Any], folder: Path) -> list[PaperReference]:
@@ -191,10 +173,3 @@ def _address(file: str, folder: Path) -> str:
     here = Path(os.path.realpath(folder))
     inside = here.is_relative_to(_ROOT / "docs") and (_ROOT / file).is_file()
     return Path(os.path.relpath(_ROOT / file, here)).as_posix() if inside else ""
-
-
-def _inline(standing: PlayedRows) -> str:
-    """The figure in the page's own colours."""
-    drawn = figures.as_svg(figures.knowledge(standing))
-    drawn = drawn[drawn.index("<svg") :].replace("#222222", "currentColor").replace("#000000", "currentColor")
-    return drawn.replace("#ffffff", "none").replace("#e4e4e4", "var(--rule)")

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag.experiment.config.config import flatten
-from fedjax_drag.experiment.config.loading import read
-from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.build.experiment import read
+from fedjax_drag.experiment.config.config import flatten, slug
 from fedjax_drag.experiment.config.own import as_text
 
 HONEST = "none"
@@ -19,6 +18,7 @@ ALWAYS = ("fedavg", "root_only")
 
 _KEYS = ("name", "version", "base", "tasks", "attacks", "entries", "tuning_seeds", "seeds", "most_settings")
 _METHOD_KEYS = ("aggregator", "algorithm", "client")
+DEFAULT_SEEDS = {"tuning_seeds": (100,), "seeds": (0, 1, 2)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,35 +119,26 @@ def load_arena(source: str | Path | Mapping[str, Any]) -> Arena:
     data = base.get("data")
     if not isinstance(data, Mapping) or not data.get("validation_fraction"):
         raise ValueError("base.data.validation_fraction: must be set; settings are chosen on validation examples")
-    tasks = _axes("tasks", mapping.get("tasks") or {})
-    tuning, seeds = (_seeds(key, mapping.get(key, default)) for key, default in _SEEDS.items())
+    tasks = _axes("tasks", mapping.get("tasks"))
+    tuning, seeds = (_seeds(key, mapping.get(key, default)) for key, default in DEFAULT_SEEDS.items())
     if shared := set(tuning) & set(seeds):
         raise ValueError(f"seeds={list(seeds)}: {min(shared)} is one of tuning_seeds; must be fresh ones")
     most = mapping.get("most_settings", 8)
     if not isinstance(most, int) or most < 1:
         raise ValueError(f"most_settings={most!r}: must be a whole number, at least 1")
-    opponents = [_opponent(label, value) for label, value in mapping["attacks"].items()]
-    written = mapping.get("entries") or {}
-    entries = [entry_of(label, value, most) for label, value in (dict.fromkeys(ALWAYS) | written).items()]
-    for kind, labels in (("attacks", [o.label for o in opponents]), ("entries", [e.label for e in entries])):
-        _check_labels(kind, labels)
-    honest = Opponent(HONEST, None, {})
+    written = dict.fromkeys(ALWAYS) | (mapping.get("entries") or {})
+    entries = [entry_of(label, value, most) for label, value in written.items()]
+    opponents = [Opponent(HONEST, None, {})]
+    for label, value in mapping["attacks"].items():
+        own = _keys(f"attacks.{label}", value, ("attack", "strengths"))
+        if label == HONEST:
+            raise ValueError(f"attacks.{label}: is the federation without an attack, which is always there")
+        strengths = _axes(f"attacks.{label}.strengths", own.get("strengths"))
+        opponents.append(Opponent(label, own.get("attack", label), strengths))
+    for kind, known in (("attacks", opponents[1:]), ("entries", entries)):
+        _check_labels(kind, [one.label for one in known])
     name, version = mapping.get("name", "arena"), mapping.get("version", 1)
-    return Arena(name, version, base, tasks, (honest, *opponents), tuple(entries), tuning, seeds, most)
-
-
-_SEEDS = {"tuning_seeds": (100,), "seeds": (0, 1, 2)}
-
-
-def _opponent(label: str, value: Any) -> Opponent:
-    value = {} if value is None else value
-    if not isinstance(value, Mapping) or set(value) - {"attack", "strengths"}:
-        raise ValueError(f"attacks.{label}={value!r}: must be a mapping with attack and strengths, or nothing")
-    if label == HONEST:
-        raise ValueError(f"attacks.{label}: is the federation without an attack, which is always there")
-    return Opponent(
-        label, value.get("attack", label), _axes(f"attacks.{label}.strengths", value.get("strengths") or {})
-    )
+    return Arena(name, version, base, tasks, tuple(opponents), tuple(entries), tuning, seeds, most)
 
 
 def entry_of(label: str, value: Any, most: int) -> Entry:
@@ -156,19 +147,25 @@ def entry_of(label: str, value: Any, most: int) -> Entry:
     Raises:
       ValueError: a key or the number of settings is not allowed.
     """
-    value = {} if value is None else value
-    if not isinstance(value, Mapping) or set(value) - {*_METHOD_KEYS, "settings"}:
-        allowed = ", ".join((*_METHOD_KEYS, "settings"))
-        raise ValueError(f"entries.{label}={value!r}: must be a mapping with keys of {allowed}, or nothing")
-    method = {key: value[key] for key in _METHOD_KEYS if key in value} or {"aggregator": label}
-    settings = _axes(f"entries.{label}.settings", value.get("settings") or {})
+    own = _keys(f"entries.{label}", value, (*_METHOD_KEYS, "settings"))
+    method = {key: own[key] for key in _METHOD_KEYS if key in own} or {"aggregator": label}
+    settings = _axes(f"entries.{label}.settings", own.get("settings"))
     number = math.prod(map(len, settings.values()))
     if number > most:
         raise ValueError(f"entries.{label}.settings: are {number}; must be at most most_settings={most}")
     return Entry(label, method, settings)
 
 
+def _keys(key: str, written: Any, allowed: Sequence[str]) -> Mapping[str, Any]:
+    """What is written of an attack or an entry, of which nothing need be."""
+    written = {} if written is None else written
+    if not isinstance(written, Mapping) or set(written) - set(allowed):
+        raise ValueError(f"{key}={written!r}: must be a mapping with keys of {', '.join(allowed)}, or nothing")
+    return written
+
+
 def _axes(key: str, written: Any) -> dict[str, list[Any]]:
+    written = written or {}
     if not isinstance(written, Mapping):
         raise ValueError(f"{key}={written!r}: must be a mapping from keys to the lists of their values")
     axes = flatten(written)

@@ -1,69 +1,143 @@
-"""The result of an arena: a JSON file with every test accuracy, and tables that are made of it alone."""
+"""The result of an arena: for each entry a row of plain values, with every test accuracy, kept in a JSON file."""
 
 import dataclasses
-import datetime
-import itertools
-import time
-from collections.abc import Container, Mapping, Sequence
+import math
+import types
+import typing
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag.experiment.arena import requirements, tables
-from fedjax_drag.experiment.arena.changes import changes
-from fedjax_drag.experiment.arena.protocol import Arena, Entry, load_arena
-from fedjax_drag.experiment.arena.record import SHIPPED, PlayedRows, Row, fields_of
-from fedjax_drag.experiment.arena.trials import EntryOutcome, Trials, folder_of
-from fedjax_drag.experiment.config.own import as_text
-from fedjax_drag.experiment.run import results
-from fedjax_drag.experiment.run.lock import HoldsLock, refuse_links, waited_for
-from fedjax_drag.experiment.run.planning import Federations
-from fedjax_drag.experiment.sweep.grid import describe
-from fedjax_drag.files import read_json, write_text
-from fedjax_drag.simulation.progress import unless_quiet
-from fedjax_drag.version import __version__
+import numpy as np
+from jaxtyping import Float
 
-FILE, TABLE, PAGE = "arena.json", "arena.md", "arena.html"
-"""What is written into an arena's folder, beside the folders of its entries."""
+from fedjax_drag import notebook
+from fedjax_drag.checks import shown
+from fedjax_drag.experiment.arena.scores import Score, score, worst_by_seed
+from fedjax_drag.experiment.config.own import is_own, texts
+from fedjax_drag.experiment.run import results
+from fedjax_drag.files import read_json
+
+FILE = "arena.json"
+"""The file of a standing in an arena's folder."""
+
+SHIPPED = Path(__file__).parent / "standings"
+"""Standings that come with the package, as ``NAME.json``."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing(PlayedRows):
-    """Rows of entries that have played by the same protocol, and the files, tables and figures that show them."""
+class Row:
+    """What an entry has shown; all of it plain values.
 
-    def write(self, folder: str | Path) -> None:
-        """Writes :data:`FILE` and :data:`TABLE`."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        results.write_json(folder / FILE, dataclasses.asdict(self))
-        write_text(folder / TABLE, self.table())
+    Attributes:
+      label: of the entry.
+      method: keys of a run's configuration.
+      settings: values among which it was tuned.
+      needs: what it must know, in words.
+      choices: for each task its values, the setting chosen, the attackers' strengths and the validation accuracy.
+      accuracy: on the test examples, by task, opponent and seed.
+      failures: messages of runs that failed.
+      seconds: that its runs took.
+      key: equal for rows whose runs are the same.
+      passes: what the server's side of the method moves in a round, in multiples of the deltas; None if unknown.
+      played: the day, as ``2026-11-25``; empty in the files of older versions.
+      package: the version of this package that played it; empty in the files of older versions.
+      doubts: test runs whose accuracy is no result of learning, a line for each opponent; empty in the files of older
+        versions.
+    """
 
-    def table(self, since: "Standing | None" = None) -> str:
-        """Ranks over all tasks, then every task by itself, as Markdown.
+    label: str
+    method: dict[str, Any]
+    settings: dict[str, list[Any]]
+    needs: list[str]
+    choices: list[dict[str, Any]]
+    accuracy: list[list[list[float]]]
+    failures: list[str]
+    seconds: float
+    key: str
+    passes: float | None = None
+    played: str = ""
+    package: str = ""
+    doubts: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def knowledge(self) -> str:
+        """What it must know, as one text."""
+        return ", ".join(self.needs) or "nothing"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is of a user's own parts: Python objects, or code that a configuration refers to."""
+        return any(is_own(name) for name in texts(self.method))
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """Rows of entries that have played by the same protocol.
+
+    ``tables``, ``page`` and ``figures`` of this package show it.
+
+    Attributes:
+      name: of the arena.
+      version: of its protocol.
+      tasks: a name for each.
+      opponents: labels, that of the federation without an attack first.
+      seeds: of the test runs.
+      rows: by label.
+      protocol: as :func:`~fedjax_drag.experiment.arena.protocol.load_arena` reads it, without the entries; None in the
+        files of older versions.
+    """
+
+    name: str
+    version: int
+    tasks: list[str]
+    opponents: list[str]
+    seeds: list[int]
+    rows: dict[str, Row]
+    protocol: dict[str, Any] | None = None
+
+    @property
+    def own(self) -> list[str]:
+        """Labels of the entries that are of a user's own parts."""
+        return [label for label, row in self.rows.items() if row.is_own]
+
+    def scores(self, among: Iterable[str] | None = None) -> dict[str, Score]:
+        """The figures of the entries, the best first.
 
         Args:
-          since: an earlier standing; the table tells what has changed.
+          among: labels of the entries that are compared; default all.
         """
-        return tables.page(self, [] if since is None else changes(since, self))
+        labels = self.rows if among is None else among
+        return score({label: np.asarray(self.rows[label].accuracy) for label in labels})
 
-    def page(self, path: str | Path, since: "Standing | None" = None) -> Path:
-        """Writes one HTML page with tables, maps and figures, and what has changed since an earlier standing.
+    def lines(self) -> list[list[str]]:
+        """The figures as text: a line of cells for each entry, the best first, below that of their names."""
+        head = ["entry", "place", "ranks", "clean", "worst case", "mean", "needs", "passes", "minutes"]
+        made = [head]
+        for place, (label, one) in enumerate(self.scores().items(), start=1):
+            row = self.rows[label]
+            passes = "-" if row.passes is None else f"{row.passes:.1f}"
+            figures = [one.ranks, *map(str, (one.clean, one.worst, one.mean))]
+            made.append([label, str(place), *figures, row.knowledge, passes, f"{row.seconds / 60:.0f}"])
+        return made
 
-        Returns:
-          Its path.
+    def by_attack(self, place: int | None = None) -> tuple[list[str], Float[np.ndarray, "entries columns"]]:
+        """Labels and mean accuracies by opponent with the worst case last, the highest worst case first.
+
+        Args:
+          place: of a task; None for the mean over all of them.
         """
-        from fedjax_drag.experiment.arena import page  # here: matplotlib is slow
+        labels, values = list(self.scores()), []
+        for label in labels:
+            accuracy = np.asarray(self.rows[label].accuracy)[slice(None) if place is None else [place]]
+            values.append([*accuracy.mean(axis=(0, 2)), worst_by_seed(accuracy).mean()])
+        order = sorted(range(len(labels)), key=lambda i: -values[i][-1])
+        return [labels[i] for i in order], np.array(values)[order]
 
-        return page.write(self, Path(path), since)
-
-    def figures(self, folder: str | Path) -> list[Path]:
-        """Writes the maps of defences by attacks, and accuracy against knowledge, as SVG.
-
-        Returns:
-          Their paths.
-        """
-        from fedjax_drag.experiment.arena import figures
-
-        return figures.write(self, Path(folder))
+    def write(self, folder: str | Path) -> None:
+        """Writes :data:`FILE`, which :func:`read` reads."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        results.write_json(Path(folder) / FILE, dataclasses.asdict(self))
 
     def __repr__(self) -> str:
         leading = [f"{label} {one.worst}" for label, one in self.scores().items() if one.rank == 1]
@@ -71,112 +145,22 @@ class Standing(PlayedRows):
         return f"Standing({self.name}: {sizes}, best worst case in %: {', '.join(leading) or 'none'})"
 
     def _repr_html_(self) -> str:
-        return tables.notebook_page(self)
-
-
-def run(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing:
-    """Plays all entries that have no row yet, and writes the standing after each.
-
-    Args:
-      arena: the protocol.
-      trials: how its runs are executed; with the folder of the standing, if it is to be kept.
-      given: rows of entries that have been played elsewhere, by the same protocol.
-
-    Raises:
-      ValueError: the configuration of an entry is not valid, or the folder or ``given`` is that of another protocol.
-      KeyboardInterrupt: stopped by Ctrl-C; the same call goes on.
-    """
-    standing = begin(arena, trials, given)
-    decided: set[str] = set()
-    sweeps = 2 * len(arena.opponents)  # of an entry: the tuning and the test against each opponent
-    with unless_quiet(f"arena {arena.name}", sweeps * len(arena.entries), 0, trials.quiet, "sweep") as bar:
-        trials = trials._replace(ended=bar.advance)
-        for number, entry in enumerate(arena.entries, start=1):
-            row = standing.rows.get(entry.label)
-            played = row is not None and row.key == folder_of(arena, entry)
-            if row is None or not played:
-                row = _play(arena, entry, trials)
-            elif row.passes is None:  # of a version that did not count them
-                row = dataclasses.replace(row, passes=_demands(arena, entry, trials)[1])
-            bar.update(number * sweeps, before=played)
-            decided.add(entry.label)
-            if row != standing.rows.get(entry.label):
-                standing.rows[entry.label] = row
-                if trials.folder is not None:
-                    _write(standing, arena, trials.folder, decided)
-    if trials.folder is not None:
-        standing.page(trials.folder / PAGE)
-    return standing
-
-
-def _write(standing: Standing, arena: Arena, folder: Path, decided: Container[str]) -> None:
-    """Writes the standing; rows that are not ``decided`` are those that other processes have written meanwhile."""
-    with HoldsLock(lock=waited_for(folder)):
-        others = _rows_in(folder, arena, standing)
-        standing.rows.update({label: row for label, row in others.items() if label not in decided})
-        standing.write(folder)
-
-
-def _rows_in(folder: Path, arena: Arena, like: Standing) -> dict[str, Row]:
-    """The rows of the standing in a folder that were played by this protocol; none if there is no standing.
-
-    Raises:
-      ValueError: its tasks, attacks, seeds, name or version are others.
-    """
-    if not (folder / FILE).is_file():
-        return {}
-    old = read(folder)
-    if dataclasses.replace(old, rows={}, protocol=None) != dataclasses.replace(like, rows={}, protocol=None):
-        raise ValueError(f"out={str(folder)!r}: holds a standing of another protocol; choose another folder")
-    same = None in (old.protocol, like.protocol) or _runs_of(old) == _runs_of(like)
-    return {label: row for label, row in old.rows.items() if (same if row.is_own else _is_of(row, arena))}
-
-
-def _is_of(row: Row, arena: Arena) -> bool:
-    """Whether a row, not of a user's own parts, was played by a protocol."""
-    return row.key == folder_of(arena, Entry(row.label, row.method, row.settings))
-
-
-def _runs_of(standing: Standing) -> dict[str, Any]:
-    """What of a protocol the runs depend on, which has to do for rows whose key cannot be computed from the file."""
-    return {key: value for key, value in (standing.protocol or {}).items() if key not in ("name", "most_settings")}
-
-
-def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing:
-    """The standing in the folder and the rows that are given; nothing is computed.
-
-    Raises:
-      ValueError: the configuration of an entry is not valid, or the folder or ``given`` is that of another protocol.
-    """
-    if trials.folder is not None:
-        refuse_links(trials.folder, *trials.folder.glob("*/"), *trials.folder.glob("*/*/"))
-    labels, *_ = [trials.check(arena, entry).labels for entry in arena.entries]
-    values = itertools.product(*(labels[axis] for axis in arena.tasks))
-    tasks = [describe(dict(zip(arena.tasks, task, strict=True))) or arena.name for task in values]
-    opponents = [opponent.label for opponent in arena.opponents]
-    new = Standing(arena.name, arena.version, tasks, opponents, list(arena.seeds), {}, arena.protocol())
-    if given is not None:
-        _check_protocol(given, arena, new)
-        new.rows.update(given.rows)
-    if trials.folder is not None:
-        new.rows.update(_rows_in(trials.folder, arena, new))
-    return new
-
-
-def _check_protocol(given: Standing, arena: Arena, wanted: Standing) -> None:
-    """Refuses rows that were not played by this protocol."""
-    differ = next((key for key in ("tasks", "opponents", "seeds") if getattr(given, key) != getattr(wanted, key)), None)
-    rows = [row for row in given.rows.values() if not row.is_own]
-    if differ is None and not all(_is_of(row, arena) for row in rows):
-        differ = "base, attacks, tuning seeds or version"
-    if differ is not None:
-        raise ValueError(
-            f"standing={given.name!r}: was played by another protocol than {arena.name!r}; must have the same {differ}"
+        """Figures and accuracies by attack, the user's own entries marked."""
+        if not self.rows:
+            return notebook.table(self.name, {"entries": "none has been played"})
+        labels, values = self.by_attack()
+        cells = [[label, *(f"{100 * x:.1f}" for x in line)] for label, line in zip(labels, values, strict=True)]
+        by = f", {len(self.tasks)} tasks, {len(self.seeds)} seeds"
+        attacks = [["entry", *self.opponents, "worst case"], *cells]
+        shades = ((values - values.min()) / (np.ptp(values) or 1.0)) ** 3  # cubed, since good ones are close together
+        return notebook.beside(
+            notebook.grid(f"{self.name}: test accuracy in %{by}", self.lines(), self.own),
+            notebook.grid("Mean over the tasks, by attack", attacks, self.own, shades),
         )
 
 
 def read(source: str | Path) -> Standing:
-    """A standing from :data:`FILE`, from the folder that has one, or one of those that come with the package.
+    """A standing from its file, from the folder that has one, or one of those that come with the package.
 
     Args:
       source: path of the file or the folder, or the name of one of :data:`SHIPPED`.
@@ -189,68 +173,63 @@ def read(source: str | Path) -> Standing:
     if not path.is_file() and (SHIPPED / f"{source}.json").is_file():
         path = SHIPPED / f"{source}.json"
     if not path.is_file():
-        names = [f"{place.stem!r}" for place in sorted(SHIPPED.glob("*.json"))]
-        known = f", and the package has {', '.join(names)}" if names else ""
-        raise FileNotFoundError(f"{str(path)!r}: no such file; 'fedjax-drag arena run' writes it{known}")
+        known = ", ".join(f"{place.stem!r}" for place in sorted(SHIPPED.glob("*.json")))
+        raise FileNotFoundError(
+            f"{str(path)!r}: no such file; 'fedjax-drag arena run' writes it, and the package has {known}"
+        )
     try:
-        return Standing(**fields_of(read_json(path)))
+        standing = _typed("", read_json(path), Standing)
+        _check(standing)
     except ValueError as error:
         raise ValueError(f"{str(path)!r}: is not a standing of an arena: {error}") from None
+    return standing
 
 
-def arena_of(standing: Standing) -> Arena:
-    """The arena in which a standing was played, with those of its entries that files can hold.
-
-    Raises:
-      ValueError: the standing is of a version that did not keep the protocol.
-    """
-    if standing.protocol is None:
-        raise ValueError(f"standing={standing.name!r}: does not hold its protocol; give the arena's configuration")
-    rows = [row for row in standing.rows.values() if not row.is_own]
-    entries = {row.label: {**row.method, "settings": row.settings} for row in rows}
-    return load_arena(standing.protocol | {"entries": entries})
-
-
-def _play(arena: Arena, entry: Entry, trials: Trials) -> Row:
-    """Plays an entry, or reads what it has played."""
-    started = time.monotonic()
-    outcome = trials.play(arena, entry)
-    seconds = trials.seconds(arena, entry) or time.monotonic() - started
-    needs, passes = _demands(arena, entry, trials)
-    return Row(
-        entry.label,
-        as_text(entry.method),
-        as_text(entry.settings),
-        needs,
-        _choices(arena, entry, outcome),
-        outcome.accuracy.tolist(),
-        list(outcome.failures),
-        seconds,
-        folder_of(arena, entry),
-        passes,
-        datetime.date.today().isoformat(),
-        __version__,
-        list(outcome.doubts),
-    )
+def _check(standing: Standing) -> None:
+    """Refuses rows that do not fit the tasks, opponents and seeds, and a protocol with a key missing."""
+    sizes = len(standing.tasks), len(standing.opponents), len(standing.seeds)
+    for label, row in standing.rows.items():
+        where = f"rows.{label}"
+        if row.label != label:
+            raise ValueError(f"{where}.label={row.label!r}: must be {label!r}")
+        shape = np.shape(np.array(row.accuracy, object))
+        if shape != sizes or 0 in sizes or sizes[1] < 2:
+            raise ValueError(
+                f"{where}.accuracy: has shape {shape}; must be tasks, opponents (two or more), seeds {sizes}"
+            )
+        outside = [value for value in np.ravel(row.accuracy).tolist() if not 0.0 <= value <= 1.0]
+        if outside:
+            raise ValueError(f"{where}.accuracy={outside[0]!r}: must be in [0, 1]")
+        parts = [choice.get(key) for choice in row.choices for key in ("task", "setting", "strengths")]
+        if len(row.choices) != sizes[0] or not all(isinstance(part, dict) for part in parts):
+            raise ValueError(f"{where}.choices: must be one mapping a task, with task, setting, strengths")
+    for key in ("base", "tasks", "attacks", "tuning_seeds", "seeds", "most_settings"):
+        if standing.protocol is not None and key not in standing.protocol:
+            raise ValueError(f"protocol: has no {key}")
 
 
-def _demands(arena: Arena, entry: Entry, trials: Trials) -> tuple[list[str], float | None]:
-    """What it must know, and its passes over the deltas."""
-    config = trials.config(arena, entry)
-    num_clients = Federations().split(config).num_clients
-    return requirements.needs(config, num_clients), requirements.passes(config, num_clients)
+_WORDS = {dict: "a mapping", list: "a list", str: "a text", int: "an integer", float: "a finite number"}
 
 
-def _choices(arena: Arena, entry: Entry, outcome: EntryOutcome) -> list[dict[str, Any]]:
-    strengths: Mapping[str, Sequence[str]] = {one.label: list(one.strengths) for one in arena.opponents}
-    return [
-        {
-            "task": dict(zip(arena.tasks, task, strict=True)),
-            "setting": dict(zip(entry.settings, choice.setting, strict=True)),
-            "strengths": {
-                label: dict(zip(strengths[label], values, strict=True)) for label, values in choice.strengths.items()
-            },
-            "validation_accuracy": choice.worst_case,
-        }
-        for task, choice in outcome.choices.items()
-    ]
+def _typed(where: str, value: Any, hint: Any) -> Any:
+    """A plain value of a type that the fields here have; a mapping that is to be a class as an instance of it."""
+    kind, inside = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind is Any or (kind is types.UnionType and value is None):
+        return value
+    if kind is types.UnionType:
+        return _typed(where, value, inside[0])
+    if dataclasses.is_dataclass(kind):
+        given, fields = _typed(where, value, dict[str, Any]), {field.name: field for field in dataclasses.fields(kind)}
+        absent = [name for name, x in fields.items() if x.default is x.default_factory is dataclasses.MISSING]
+        if wrong := [name for name in (*given, *absent) if name not in fields or name not in given]:
+            raise ValueError(f"{where or 'the file'}: {wrong[0]!r} is unknown or missing")
+        made: Any = kind
+        return made(**{name: _typed(f"{where}.{name}".strip("."), x, fields[name].type) for name, x in given.items()})
+    kinds: Any = (int, float) if kind is float else kind
+    if type(value) is bool or not isinstance(value, kinds) or (kind is float and not math.isfinite(value)):
+        raise ValueError(f"{where or 'the file'}={shown(value)}: must be {_WORDS[kind]}")
+    if isinstance(value, list):
+        return [_typed(where, entry, *inside) for entry in value]
+    if isinstance(value, dict):
+        return {key: _typed(f"{where}.{key}", entry, inside[1]) for key, entry in value.items()}
+    return value

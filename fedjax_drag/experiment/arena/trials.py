@@ -12,17 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from fedjax_drag.experiment.arena.choice import Choice, Place, Values, choose
 from fedjax_drag.experiment.arena.own_code import codes
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, Opponent
 from fedjax_drag.experiment.build.own_parts import Code
-from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.own import as_text
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep import sweep as sweeping
 from fedjax_drag.experiment.sweep import sweep_folder
-from fedjax_drag.experiment.sweep.grid import Grid, Point, load_grid
+from fedjax_drag.experiment.sweep.grid import Grid, load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.simulation.result import TEST, VALIDATION
 
@@ -30,20 +28,34 @@ TUNING, FINAL = "tuning", "final"
 """Folders of an entry: a sweep for each opponent in both."""
 
 
+class Choice(NamedTuple):
+    """What is played in a task, by validation accuracy alone.
+
+    Attributes:
+      setting: number of the entry's setting with the highest worst case.
+      strengths: of each opponent, the number of the strength that hurts that setting most.
+      worst_case: validation accuracy of the setting, the lowest over opponents and strengths.
+    """
+
+    setting: int
+    strengths: list[int]
+    worst_case: float
+
+
 class EntryOutcome(NamedTuple):
     """What an entry has shown.
 
     Attributes:
-      choices: by task.
+      choices: for each task its values, the setting chosen, the opponents' strengths and the validation accuracy.
       accuracy: on the test examples at the end of the runs, ``[tasks, opponents, seeds]``; 0 where a run failed.
       failures: what went wrong, each once.
       doubts: test runs whose accuracy is no result of learning, a line for each opponent.
     """
 
-    choices: dict[Values, Choice]
+    choices: list[dict[str, Any]]
     accuracy: np.ndarray
-    failures: tuple[str, ...]
-    doubts: tuple[str, ...] = ()
+    failures: Sequence[str] = ()
+    doubts: Sequence[str] = ()
 
 
 class Trials(NamedTuple):
@@ -72,37 +84,32 @@ class Trials(NamedTuple):
           ValueError: a configuration is not valid; raised before anything is computed.
           KeyboardInterrupt: stopped by Ctrl-C, after what was computed has been saved.
         """
-        choices, tuning_failures = self.tune(arena, entry)
-        accuracy, failures, doubts = self.test(arena, entry, choices)
-        return EntryOutcome(choices, accuracy, tuple(dict.fromkeys([*tuning_failures, *failures])), tuple(doubts))
-
-    def tune(self, arena: Arena, entry: Entry) -> tuple[dict[Values, Choice], list[str]]:
-        """What entry and attackers choose in each task, and what went wrong."""
-        grids = self.grids(arena, entry)
-        accuracy: dict[Place, float] = {}
-        failures: list[str] = []
-        for opponent, grid in zip(arena.opponents, grids, strict=True):
-            cells = self._run(arena, entry, TUNING, opponent, grid)
-            accuracy |= _mean_over_seeds(arena, entry, opponent, cells)
-            failures += _failures(cells)
-        return choose(accuracy), failures
-
-    def test(
-        self, arena: Arena, entry: Entry, choices: Mapping[Values, Choice]
-    ) -> tuple[Float[np.ndarray, "tasks opponents seeds"], list[str], list[str]]:
-        """Test accuracies of what was chosen, with fresh seeds; what went wrong, and what is to be doubted."""
-        accuracy = np.zeros((len(choices), len(arena.opponents), len(arena.seeds)))
-        failures: list[str] = []
-        doubts: list[str] = []
+        choices, failures = self.tune(arena, entry)
+        records: list[dict[str, Any]] = [{"task": {}, "setting": {}, "strengths": {}} for _ in choices]
+        accuracy, doubts = [], []
         for column, opponent in enumerate(arena.opponents):
-            grid = _chosen(arena, entry, opponent, choices, self._grid(arena, entry, opponent, arena.seeds))
-            cells = self._run(arena, entry, FINAL, opponent, grid)
+            grid = self.grid(arena, entry, opponent, arena.seeds)
+            points = np.array(grid.points, object).reshape(*_sizes(arena, entry, opponent), -1)
+            chosen = [points[c.setting, c.strengths[column], task] for task, c in enumerate(choices)]
+            cells = self._run(arena, entry, FINAL, opponent, dataclasses.replace(grid, points=(*np.concat(chosen),)))
+            accuracy.append(np.reshape([_final(cell, TEST) for cell in cells], (len(choices), -1)))
             failures += _failures(cells)
             doubts += _doubts(opponent, cells)
-            for cell in cells:
-                task = list(choices).index(_values(arena.tasks, cell.values))
-                accuracy[task, column, arena.seeds.index(cell.values["seed"])] = _final(cell, TEST)
-        return accuracy, failures, doubts
+            for record, choice, (point, *_) in zip(records, choices, chosen, strict=True):
+                record["task"], record["setting"] = (_of(axes, point.values) for axes in (arena.tasks, entry.settings))
+                record["strengths"][opponent.label] = _of(opponent.strengths, point.values)
+                record["validation_accuracy"] = choice.worst_case
+        return EntryOutcome(records, np.stack(accuracy, axis=1), list(dict.fromkeys(failures)), doubts)
+
+    def tune(self, arena: Arena, entry: Entry) -> tuple[list[Choice], list[str]]:
+        """What entry and attackers choose in each task, and what went wrong."""
+        accuracy, failures = [], []
+        grids = [self.grid(arena, entry, opponent, arena.tuning_seeds) for opponent in arena.opponents]
+        for opponent, grid in zip(arena.opponents, grids, strict=True):
+            cells = self._run(arena, entry, TUNING, opponent, grid)
+            accuracy.append(mean_over_seeds(arena, entry, opponent, cells))
+            failures += _failures(cells)
+        return choose(accuracy), failures
 
     def check(self, arena: Arena, entry: Entry) -> Grid:
         """The runs of the tuning of an entry without an attack.
@@ -116,20 +123,12 @@ class Trials(NamedTuple):
         one_task = dataclasses.replace(arena, tasks={axis: values[:1] for axis, values in arena.tasks.items()})
         one = dataclasses.replace(entry, settings={axis: values[:1] for axis, values in entry.settings.items()})
         for opponent in arena.opponents[1:]:
-            self._grid(one_task, one, opponent, arena.tuning_seeds[:1])
-        return self._grid(arena, entry, arena.opponents[0], arena.tuning_seeds)
-
-    def grids(self, arena: Arena, entry: Entry) -> list[Grid]:
-        """The runs of the tuning of an entry, against each opponent.
-
-        Raises:
-          ValueError: a configuration is not valid.
-        """
-        return [self._grid(arena, entry, opponent, arena.tuning_seeds) for opponent in arena.opponents]
+            self.grid(one_task, one, opponent, arena.tuning_seeds[:1])
+        return self.grid(arena, entry, arena.opponents[0], arena.tuning_seeds)
 
     def config(self, arena: Arena, entry: Entry) -> Config:
         """The configuration of one of its runs, without an attack."""
-        return self._grid(arena, entry, arena.opponents[0], arena.tuning_seeds).points[0].config
+        return self.grid(arena, entry, arena.opponents[0], arena.tuning_seeds[:1]).points[0].config
 
     def seconds(self, arena: Arena, entry: Entry) -> float:
         """What all runs of an entry in the folder took together, those before an interruption included."""
@@ -137,9 +136,18 @@ class Trials(NamedTuple):
         summaries = found.glob(f"*/*/{sweep_folder.CELLS}/*/{results.SUMMARY}") if found else ()
         return sum(float(results.read_summary(path.parent)["seconds"] or 0.0) for path in summaries)
 
-    def _grid(self, arena: Arena, entry: Entry, opponent: Opponent, seeds: Sequence[int]) -> Grid:
-        """All runs of an entry against an opponent."""
-        _check_apart(arena, entry, opponent)
+    def grid(self, arena: Arena, entry: Entry, opponent: Opponent, seeds: Sequence[int]) -> Grid:
+        """All runs of an entry against an opponent: by setting, strength, task and seed, the last changing fastest.
+
+        Raises:
+          ValueError: a configuration is not valid, or two of them set the same key.
+        """
+        settings, strengths = f"entries.{entry.label}.settings", f"attacks.{opponent.label}.strengths"
+        written = {settings: entry.settings, strengths: opponent.strengths, "tasks": arena.tasks}
+        for (one, axes), (other, others) in itertools.combinations(written.items(), 2):
+            for axis in axes:
+                if axis in others:
+                    raise ValueError(f"{axis}: {one} and {other} both set it; leave out one of them")
         axes = {**entry.settings, **opponent.strengths, **arena.tasks, "seed": list(seeds)}
         name = {"name": f"{entry.label} against {opponent.label}"}
         mapping = {**arena.base, **entry.method, "attack": opponent.attack, **name, "axes": axes}
@@ -153,14 +161,23 @@ class Trials(NamedTuple):
         return cells
 
 
-def _check_apart(arena: Arena, entry: Entry, opponent: Opponent) -> None:
-    """Refuses an axis of two of them, which would be taken from one alone."""
-    settings, strengths = f"entries.{entry.label}.settings", f"attacks.{opponent.label}.strengths"
-    written = {settings: entry.settings, strengths: opponent.strengths, "tasks": arena.tasks}
-    for (one, axes), (other, others) in itertools.combinations(written.items(), 2):
-        for axis in axes:
-            if axis in others:
-                raise ValueError(f"{axis}: {one} and {other} both set it; leave out one of them")
+def choose(accuracy: Sequence[Float[np.ndarray, "settings strengths tasks"]]) -> list[Choice]:
+    """The choice in each task: ``argmax over settings of min over opponents and strengths`` of the accuracy.
+
+    Of equal ones the first is taken, of settings and of strengths.
+
+    Args:
+      accuracy: of each opponent, validation accuracy at the end of the runs, its mean over the tuning seeds.
+    """
+    worst = np.min([against.min(axis=1) for against in accuracy], axis=0)
+    return [
+        Choice(
+            int(setting),
+            [int(against[setting, :, task].argmin()) for against in accuracy],
+            float(worst[setting, task]),
+        )
+        for task, setting in enumerate(worst.argmax(axis=0))
+    ]
 
 
 def folder_of(arena: Arena, entry: Entry) -> str:
@@ -171,25 +188,17 @@ def folder_of(arena: Arena, entry: Entry) -> str:
     return f"{slug(entry.label)}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 
 
-def _chosen(arena: Arena, entry: Entry, opponent: Opponent, choices: Mapping[Values, Choice], grid: Grid) -> Grid:
-    """Those runs of a grid whose setting and strength were chosen."""
-
-    def is_chosen(point: Point) -> bool:
-        choice = choices[_values(arena.tasks, point.values)]
-        played = choice.setting, choice.strengths[opponent.label]
-        return (_values(entry.settings, point.values), _values(opponent.strengths, point.values)) == played
-
-    return dataclasses.replace(grid, points=tuple(filter(is_chosen, grid.points)))
-
-
-def _mean_over_seeds(arena: Arena, entry: Entry, opponent: Opponent, cells: Sequence[Cell]) -> dict[Place, float]:
+def mean_over_seeds(
+    arena: Arena, entry: Entry, opponent: Opponent, cells: Sequence[Cell]
+) -> Float[np.ndarray, "settings strengths tasks"]:
     """Validation accuracies at the end; the sums are exact, so that equal ones in another order are a tie."""
-    by_place: dict[Place, list[float]] = {}
-    for cell in cells:
-        task, setting = _values(arena.tasks, cell.values), _values(entry.settings, cell.values)
-        place = Place(task, setting, opponent.label, _values(opponent.strengths, cell.values))
-        by_place.setdefault(place, []).append(_final(cell, VALIDATION))
-    return {place: math.fsum(values) / len(values) for place, values in by_place.items()}
+    finals = np.reshape([_final(cell, VALIDATION) for cell in cells], (*_sizes(arena, entry, opponent), -1))
+    return np.apply_along_axis(math.fsum, -1, finals) / finals.shape[-1]
+
+
+def _sizes(arena: Arena, entry: Entry, opponent: Opponent) -> list[int]:
+    """How many settings, strengths and tasks a grid has."""
+    return [math.prod(map(len, axes.values())) for axes in (entry.settings, opponent.strengths, arena.tasks)]
 
 
 def _final(cell: Cell, metric: str) -> float:
@@ -210,5 +219,5 @@ def _doubts(opponent: Opponent, cells: Sequence[Cell]) -> list[str]:
     return [f"{opponent.label}: {number} of {len(cells)} runs {what}" for what, number in counts.items() if number]
 
 
-def _values(axes: Mapping[str, Any], values: Mapping[str, Any]) -> Values:
-    return tuple(values[axis] for axis in axes)
+def _of(axes: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {axis: values[axis] for axis in axes}

@@ -1,5 +1,5 @@
-"""From names to functions.
+"""From a file to an experiment that is ready, and from names to functions.
 
-``registry`` holds the builders by name, ``resolve`` checks names and arguments, ``experiment`` is a configuration that
-is ready, ``build`` calls the builders.
+``experiment`` reads, merges and checks a configuration; ``resolve`` checks names and arguments against the builders in
+``registry``; ``build`` calls them.
 """

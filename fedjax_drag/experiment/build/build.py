@@ -10,21 +10,18 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import optax
-
 from fedjax_drag.checks import ArgumentError
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, Component
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import OwnName
 from fedjax_drag.simulation.model.model import is_model
-from fedjax_drag.simulation.option_groups import GROUPS
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.settings import Settings
 
-_PLAIN = tuple(field.name for group in GROUPS for field in dataclasses.fields(group))
-"""Keys that mean the same in a configuration and in the settings."""
+_SAME = tuple(key.name for key in dataclasses.fields(Settings) if key.name not in ("algorithm", "data", "num_rounds"))
+"""Options of a run that are keys of a configuration as well, by the same name."""
 
 
 def dataset(config: Config) -> FederatedDataset:
@@ -34,7 +31,7 @@ def dataset(config: Config) -> FederatedDataset:
       FileNotFoundError: the data are not on this machine.
       ValueError: the data cannot be loaded as configured.
     """
-    return _call("data", config.data, {"name": config.data.name})
+    return part(config, "data", {"name": config.data.name})
 
 
 def federation(config: Config, fed: FederatedDataset) -> FederatedDataset:
@@ -43,7 +40,7 @@ def federation(config: Config, fed: FederatedDataset) -> FederatedDataset:
     Raises:
       ValueError: the data cannot be split as configured.
     """
-    return _call("partition", config.partition, {"fed": fed, "seed": config.seed})
+    return part(config, "partition", {"fed": fed, "seed": config.seed})
 
 
 def method(config: Config, num_clients: int) -> Any:
@@ -73,23 +70,17 @@ def method(config: Config, num_clients: int) -> Any:
             raise ValueError(
                 f"{key}.name={component.name!r}: algorithm {config.algorithm.name} has its own; leave it at {plain}"
             )
-    private = _private(config, known)
-    part = _call("algorithm", config.algorithm, known | private)
-    if private and getattr(part, "guarantee", None) is None:
-        raise _not_private(config, "uses the messages in other ways as well")
-    return part
-
-
-def _private(config: Config, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The aggregator or the client rule with noise around it, by its key; empty without privacy."""
     if config.privacy is None:
-        return {}
+        return _call("algorithm", config.algorithm, known)
     wanted = inspect.signature(builder_of("privacy", config.privacy)).parameters
     keys = [key for key in KIND_OF["privacy"].supplied if key in wanted]
-    missing = [key for key in keys if key not in known]
-    if missing:
+    if missing := [key for key in keys if key not in known]:
         raise _not_private(config, f"has its own {missing[0]}")
-    return {keys[0]: _call("privacy", config.privacy, known)} if keys else {}
+    noisy = {keys[0]: _call("privacy", config.privacy, known)} if keys else {}
+    private = _call("algorithm", config.algorithm, known | noisy)
+    if noisy and getattr(private, "guarantee", None) is None:
+        raise _not_private(config, "uses the messages in other ways as well")
+    return private
 
 
 def _not_private(config: Config, reason: str) -> ValueError:
@@ -114,36 +105,16 @@ def malicious_in_cohort(config: Config, num_clients: int) -> tuple[int, int]:
     return malicious_per_cohort(num_clients, config.cohort_size, number, config.byzantine_of)
 
 
-def model(config: Config, fed: FederatedDataset) -> Any:
-    """The model of a resolved configuration, for the classes of ``fed``."""
-    return _call("model", config.model, {"num_classes": fed.num_classes})
-
-
-def attack(config: Config, fed: FederatedDataset) -> Any:
-    """The attack of a resolved configuration, or None."""
-    if config.attack is None:
-        return None
-    known = {"fed": fed, "num_classes": fed.num_classes, "num_clients": fed.num_clients}
-    return _call("attack", config.attack, known)
-
-
-def step_size(config: Config) -> float | optax.Schedule:
-    """The local step size of a resolved configuration: a number or a function of the round."""
-    if isinstance(config.step_size, Component):
-        return _call("step_size", config.step_size, {})
-    return config.step_size
-
-
-def part(config: Config, key: str) -> Any:
-    """What a resolved configuration chooses for a component that depends on nothing else, or None.
+def part(config: Config, key: str, known: Mapping[str, Any] | None = None) -> Any:
+    """What a resolved configuration has under a key: a component built, None and a number as they are.
 
     Args:
       config: a single-run configuration.
-      key: ``"root_client"``, ``"local_optimizer"``, ``"loss"``, ``"augmentation"``, ``"compression"`` or
-        ``"downlink_compression"``.
+      key: of a component, or ``"step_size"``.
+      known: arguments that the experiment supplies where the configuration leaves them out.
     """
-    component = getattr(config, key)
-    return None if component is None else _call(key, component, {})
+    value = getattr(config, key)
+    return _call(key, value, known or {}) if isinstance(value, Component) else value
 
 
 def settings(config: Config, fed: FederatedDataset, batching: ClientBatching | None = None) -> Settings:
@@ -157,26 +128,10 @@ def settings(config: Config, fed: FederatedDataset, batching: ClientBatching | N
     Raises:
       ValueError: a part of the configuration is not valid.
     """
-    plain = {key: getattr(config, key) for key in _PLAIN} | (batching._asdict() if batching else {})
-    return Settings(
-        algorithm=method(config, fed.num_clients),
-        model=model(config, fed),
-        data=fed,
-        num_rounds=config.rounds,
-        cohort_size=config.cohort_size,
-        step_size=step_size(config),
-        seed=config.seed,
-        attack=attack(config, fed),
-        trainable=config.trainable,
-        local_optimizer=part(config, "local_optimizer"),
-        loss=part(config, "loss"),
-        augmentation=part(config, "augmentation"),
-        compression=part(config, "compression"),
-        downlink_compression=part(config, "downlink_compression"),
-        root_client=part(config, "root_client"),
-        initial_params=config.initial_params,
-        **plain,
-    )
+    algorithm = method(config, fed.num_clients)
+    known = {"fed": fed, "num_classes": fed.num_classes, "num_clients": fed.num_clients}
+    values = {key: part(config, key, known) for key in _SAME} | (batching._asdict() if batching else {})
+    return Settings(algorithm, data=fed, num_rounds=config.rounds, **values)
 
 
 def traced(trace: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedjax_drag import checks, data
 from fedjax_drag.experiment.build import registry
-from fedjax_drag.experiment.build.own_parts import Installed
+from fedjax_drag.experiment.build.own_parts import installed_points, load_installed
 from fedjax_drag.experiment.build.resolve import arguments as arguments_of
 from fedjax_drag.experiment.config import components
 
@@ -65,12 +65,13 @@ def table(kind: str) -> str:
 def paper(key: str, builder: Callable[..., Any]) -> str:
     """The citation of the paper that a builder follows; empty if its docstring has none."""
     # The first sentence is the paper; readings follow it. A point after "al" or an initial ends no sentence.
-    return re.split(r"(?<!\bal)(?<!\b[A-Z])\.\s+(?=[A-Z])", _references(key, builder))[0].rstrip(".")
+    return re.split(r"(?<!\bal)(?<!\b[A-Z])\.\s+(?=[A-Z*])", _references(key, builder))[0].rstrip(".")
 
 
 def _builders(key: str) -> dict[str, Callable[..., Any]]:
     """The builders of the registry, then those of installed packages."""
-    return {**registry.TABLES[key], **Installed(key, taken=registry.TABLES[key])}
+    own = registry.TABLES[key]
+    return {**own, **{name: load_installed(name, at) for name, at in installed_points(key).items() if name not in own}}
 
 
 def _entry(key: str, name: str, builder: Callable[..., Any]) -> str:

@@ -66,13 +66,16 @@ class adam(Optimizer):
     eps: Scalar = 1e-3
 
     def check(self) -> None:
-        _check_moments(self)
+        check_rate(self.learning_rate)
+        check_decay("b1", self.b1)
+        check_decay("b2", self.b2)
+        checks.positive("eps", self.eps)
 
     def transformation(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate, self.b1, self.b2, self.eps)
 
 
-class yogi(Optimizer):
+class yogi(adam):
     """Yogi of optax, with the default decays and ``eps`` of FedYogi's paper.
 
     Both moments start at 1e-6 and are corrected as Adam's, which start at 0. In
@@ -87,14 +90,6 @@ class yogi(Optimizer):
     References:
       Zaheer et al., Adaptive methods for nonconvex optimization, 2018.
     """
-
-    learning_rate: Scalar | optax.Schedule
-    b1: Scalar = 0.9
-    b2: Scalar = 0.99
-    eps: Scalar = 1e-3
-
-    def check(self) -> None:
-        _check_moments(self)
 
     def transformation(self) -> optax.GradientTransformation:
         return optax.yogi(self.learning_rate, self.b1, self.b2, self.eps)
@@ -230,10 +225,3 @@ class exponential_decay(CallablePart):
         """The value after so many rounds."""
         steps = jnp.maximum(done - self.transition_begin, 0) / self.transition_steps
         return self.init_value * self.decay_rate ** (jnp.floor(steps) if self.staircase else steps)
-
-
-def _check_moments(own: adam | yogi) -> None:
-    check_rate(own.learning_rate)
-    check_decay("b1", own.b1)
-    check_decay("b2", own.b2)
-    checks.positive("eps", own.eps)

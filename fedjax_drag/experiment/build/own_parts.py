@@ -10,15 +10,14 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from fedjax_drag.experiment.config.components import KIND_OF
-from fedjax_drag.experiment.config.own import PYTHON, OwnName, is_reference, place_and_name
-from fedjax_drag.files import sha256
+from fedjax_drag.experiment.config.own import PYTHON, OwnName, place_and_name
 from fedjax_drag.simulation.model.model import signature_of
 
 Builder = Callable[..., Any]
@@ -76,49 +75,28 @@ def own_builder(where: str, name: str, code: Code | None, table: str, has_argume
     return _with_signature(part) if _makes_parts(part) and not is_part else functools.partial(_itself, part)
 
 
-def is_own(name: str) -> bool:
-    """Whether a component's name stands for a part of the user's own."""
-    return name.startswith(PYTHON) or is_reference(name)
-
-
-class Installed(Mapping[str, Builder]):
-    """Builders of one kind that installed packages offer by an entry point; each is imported when it is looked up."""
-
-    def __init__(self, table: str, taken: Collection[str] = ()) -> None:
-        found = installed_points(KIND_OF[table].listed)
-        self._points = {name: point for name, point in found.items() if name not in taken}
-
-    def __getitem__(self, name: str) -> Builder:
-        point = self._points[name]
-        try:
-            return point.load()
-        except Exception as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise ValueError(f"{name!r} of {point.value}: cannot be imported: {reason}") from error
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._points)
-
-    def __len__(self) -> int:
-        return len(self._points)
-
-
-def checksums(references: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of the files that references name, by path; of modules none, since finding one may import others."""
-    paths = {place_and_name(reference)[0] for reference in references}
-    files = [path for path in sorted(paths) if path.endswith(".py") and Path(path).is_file()]
-    return {path: sha256(Path(path)) for path in files}
-
-
 def modules_of_files() -> list[ModuleType]:
     """Modules that references to files have loaded; other processes cannot import them by name."""
     return [module for name, module in sys.modules.items() if name.startswith(_OF_FILE)]
 
 
 @functools.cache
-def installed_points(kind: str) -> dict[str, EntryPoint]:
-    """Entry points of the group of a kind, by name."""
-    return {point.name: point for point in entry_points(group=f"fedjax_drag.{kind}")}
+def installed_points(table: str) -> dict[str, EntryPoint]:
+    """Entry points by which installed packages offer builders of a kind, by name."""
+    return {point.name: point for point in entry_points(group=f"fedjax_drag.{KIND_OF[table].listed}")}
+
+
+def load_installed(name: str, point: EntryPoint) -> Builder:
+    """The builder of an entry point; its package is imported.
+
+    Raises:
+      ValueError: it cannot be.
+    """
+    try:
+        return point.load()
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ValueError(f"{name!r} of {point.value}: cannot be imported: {reason}") from error
 
 
 def _load(where: str, reference: str) -> Any:

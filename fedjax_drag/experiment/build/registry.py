@@ -22,7 +22,7 @@ _NAMED_OTHERWISE: Mapping[str, Mapping[str, Callable[..., Any]]] = {
 
 def _builders(kind: ComponentKind) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Names and builders of a kind, in the order in which its modules list them."""
-    for name in kind.modules:
+    for name in (kind.listed,) if kind.modules is None else kind.modules:
         module = importlib.import_module(f"fedjax_drag.{name}")
         for public in module.__all__:
             value = getattr(module, public)

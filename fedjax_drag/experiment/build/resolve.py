@@ -7,27 +7,28 @@ import dataclasses
 import functools
 import inspect
 import math
-import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, Union
+from typing import Any
 
 import numpy as np
 
 from fedjax_drag import checks
-from fedjax_drag.experiment.build.own_parts import Builder, Code, Installed, is_own, own_builder
+from fedjax_drag.experiment.build.own_parts import Builder, Code, installed_points, load_installed, own_builder
 from fedjax_drag.experiment.build.registry import TABLES
 from fedjax_drag.experiment.config.components import (
     COMPONENTS,
     KIND_OF,
-    KINDS,
     SCHEDULED,
     Component,
+    fits,
+    phrase,
     split,
+    table_of,
     unknown_key,
 )
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.own import OwnName, own_names, with_own_names
+from fedjax_drag.experiment.config.own import OwnName, is_own, own_names, with_own_names
 from fedjax_drag.simulation.options import LARGEST
 
 _LARGEST_NUMBER = float(np.finfo(np.float32).max)
@@ -80,57 +81,6 @@ def arguments(table: str, builder: Callable[..., Any]) -> dict[str, tuple[inspec
     }
 
 
-def phrase(hint: Any) -> str:
-    """What a YAML value of type ``hint`` looks like; empty if YAML cannot express one."""
-    match hint:
-        case _ if hint is Any or hint is inspect.Parameter.empty:
-            return "a value"
-        case _ if hint is None or hint is type(None):
-            return "null"
-        case _ if typing.get_origin(hint) in (Union, types.UnionType):
-            parts = [phrase(part) for part in typing.get_args(hint)]
-            return " or ".join(dict.fromkeys(part for part in parts if part))
-        case _ if table := table_of(hint):
-            article = "an" if table[0] in "aeiou" else "a"
-            return f"{article} {table} (a name, or a mapping with a name and arguments)"
-        case _ if typing.get_origin(hint) is Literal:
-            return "one of " + ", ".join(str(choice) for choice in typing.get_args(hint))
-        case _ if _is_sequence(hint):
-            inner = typing.get_args(hint)[:1]
-            entry = phrase(inner[0]) if inner else "a value"
-            return f"a list, each entry {entry}" if entry else ""
-    return {bool: "true or false", int: "an integer", float: "a number", str: "a string"}.get(hint, "")
-
-
-def table_of(hint: Any) -> str:
-    """The table of the component that an argument of type ``hint`` can be; empty if it is a plain value."""
-    parts = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
-    origins = [typing.get_origin(part) or part for part in parts]
-    return next((kind.keys[0] for origin in origins for kind in KINDS if kind.nested and origin in kind.makes), "")
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a YAML value can be an argument of type ``hint``; builders check ranges."""
-    if typing.get_origin(hint) in (Union, types.UnionType):
-        return any(fits(value, part) for part in typing.get_args(hint))
-    if typing.get_origin(hint) is Literal:
-        return value in typing.get_args(hint)
-    if hint is None or hint is type(None):
-        return value is None
-    if _is_sequence(hint):
-        inner = (typing.get_args(hint) or (Any,))[0]
-        return isinstance(value, list | tuple) and all(fits(entry, inner) for entry in value)
-    if hint is bool:
-        return isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is str:
-        return isinstance(value, str)
-    return hint in (Any, inspect.Parameter.empty) and not isinstance(value, Mapping)
-
-
 def _resolve(table: str, where: str, component: Component, supplied: Sequence[str], code: Code | None) -> Component:
     """Checks a component and those inside it, and writes out their defaults.
 
@@ -173,19 +123,14 @@ def _builder(table: str, where: str, component: Component, code: Code | None) ->
         return own_builder(where, name, code, table, bool(component.arguments))
     if name in TABLES[table]:
         return TABLES[table][name]
-    installed = Installed(table)
-    _check_name(where, name, [*TABLES[table], *installed])
-    return installed[name]
-
-
-def _check_name(where: str, name: str, builders: Sequence[str]) -> None:
-    """Refuses a name that no builder has, and names the key under which it would be one."""
-    if name in builders:
-        return
-    keys = [key for key in COMPONENTS if name in TABLES[key]]
-    if keys:
-        raise ValueError(f"{where}.name={name!r}: must be one of {', '.join(builders)}; did you mean {keys[0]}={name}?")
-    checks.one_of(f"{where}.name", name, builders)
+    points = installed_points(table)
+    if name not in points:
+        names, keys = [*TABLES[table], *points], [key for key in COMPONENTS if name in TABLES[key]]
+        if keys:
+            hint = f"must be one of {', '.join(names)}; did you mean {keys[0]}={name}?"
+            raise ValueError(f"{where}.name={name!r}: {hint}")
+        checks.one_of(f"{where}.name", name, names)
+    return load_installed(name, points[name])
 
 
 def _resolve_argument(where: str, value: Any, hint: Any, supplied: Sequence[str], code: Code | None) -> Any:
@@ -223,9 +168,3 @@ def _hints(builder: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(builder.func if isinstance(builder, functools.partial) else builder)
     except (NameError, TypeError):  # imported for the type checker only, or no function: nothing to check against
         return {}
-
-
-def _is_sequence(hint: Any) -> bool:
-    origin = typing.get_origin(hint) or hint
-    record = hasattr(origin, "_fields")  # a NamedTuple
-    return inspect.isclass(origin) and issubclass(origin, Sequence) and not (record or issubclass(origin, str | bytes))

@@ -1,4 +1,4 @@
-"""From YAML to a checked configuration.
+"""What a configuration is: its keys and components, its text, and the names of the user's own parts in it.
 
-``loading`` does it in three steps: ``yaml_text`` reads, ``merging`` merges overrides and defaults, ``config`` checks.
+``yaml_text`` reads, ``config`` merges and checks; :mod:`fedjax_drag.experiment.build.experiment` does it in order.
 """

@@ -1,9 +1,15 @@
-"""Components: what a configuration chooses by name, with the arguments of its builder, to any depth."""
+"""Components: what a configuration chooses by name, with the arguments of its builder, to any depth.
+
+And the types of their arguments: what a value of one looks like in YAML.
+"""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Union
 
 import flax.linen as nn
 import optax
@@ -24,7 +30,7 @@ class ComponentKind(NamedTuple):
       listed: what ``fedjax-drag list`` calls them, and the last part of their entry points' group.
       makes: what their builders make; ``Callable`` for a function.
       modules: of the package, whose public names are the builders: functions, and the classes that are one of
-        ``makes``.
+        ``makes``; None for the one that is called like the list.
       supplied: arguments that the experiment supplies where the configuration does not. A component passes them on to
         those inside it: an aggregator inside an aggregator gets the number of malicious clients. One inside a client
         rule does not, since it reduces examples there.
@@ -38,7 +44,7 @@ class ComponentKind(NamedTuple):
     keys: tuple[str, ...]
     listed: str
     makes: tuple[Any, ...]
-    modules: tuple[str, ...]
+    modules: tuple[str, ...] | None = None
     supplied: tuple[str, ...] = ()
     optional: bool = False
     nested: bool = False
@@ -52,77 +58,61 @@ class ComponentKind(NamedTuple):
         return Callable in self.makes
 
 
+_OPTAX = ("experiment.build.optimizers",)
+_OPTIMIZERS = (optax.GradientTransformation, Optimizer)
+
 KINDS = (
     ComponentKind(
-        ("aggregator",),
-        "aggregators",
-        (Aggregator,),
-        ("aggregators",),
-        supplied=("num_clients", "num_byzantine"),
-        nested=True,
+        ("aggregator",), "aggregators", (Aggregator,), supplied=("num_clients", "num_byzantine"), nested=True
     ),
-    ComponentKind(
-        ("algorithm",), "algorithms", (Algorithm,), ("algorithms",), supplied=("num_clients", "aggregator", "client")
-    ),
-    ComponentKind(("client", "root_client"), "clients", (ClientRule,), ("clients",), nested=True),
+    ComponentKind(("algorithm",), "algorithms", (Algorithm,), supplied=("num_clients", "aggregator", "client")),
+    ComponentKind(("client", "root_client"), "clients", (ClientRule,), nested=True),
     ComponentKind(
         ("privacy",),
         "privacy",
         (Aggregator, ClientRule),
-        ("privacy",),
         supplied=("aggregator", "client"),
         optional=True,
         others=("epsilon", "noise_multiplier_for"),
     ),
     ComponentKind(
-        ("attack",),
-        "attacks",
-        (Attack,),
-        ("attacks",),
-        supplied=("fed", "num_classes", "num_clients"),
-        optional=True,
-        nested=True,
+        ("attack",), "attacks", (Attack,), supplied=("fed", "num_classes", "num_clients"), optional=True, nested=True
     ),
     ComponentKind(
         ("compression", "downlink_compression"),
         "compressors",
         (Compressor,),
-        ("compression",),
+        modules=("compression",),
         optional=True,
         others=("Compressor", "error_feedback"),
     ),
-    ComponentKind(("data",), "datasets", (FederatedDataset,), (), supplied=("name",)),
-    ComponentKind(("partition",), "partitions", (FederatedDataset,), ("data.partition",), supplied=("fed", "seed")),
+    ComponentKind(("data",), "datasets", (FederatedDataset,), modules=(), supplied=("name",)),
     ComponentKind(
-        ("model",),
-        "models",
-        (nn.Module, WithModes),
-        ("models",),
-        supplied=("num_classes", "rngs"),
-        others=("with_modes",),
+        ("partition",), "partitions", (FederatedDataset,), modules=("data.partition",), supplied=("fed", "seed")
+    ),
+    ComponentKind(
+        ("model",), "models", (nn.Module, WithModes), supplied=("num_classes", "rngs"), others=("with_modes",)
     ),
     ComponentKind(
         ("optimizer",),
         "optimizers",
-        (optax.GradientTransformation, Optimizer),
-        ("experiment.build.optimizers", "server_optimizers"),
+        _OPTIMIZERS,
+        modules=(*_OPTAX, "server_optimizers"),
         nested=True,
         argument_only=True,
     ),
-    ComponentKind(
-        ("local_optimizer",), "local_optimizers", (optax.GradientTransformation, Optimizer), (), optional=True
-    ),
+    ComponentKind(("local_optimizer",), "local_optimizers", _OPTIMIZERS, modules=(), optional=True),
     ComponentKind(
         ("schedule",),
         "schedules",
         (Callable,),
-        ("experiment.build.optimizers",),
+        modules=_OPTAX,
         nested=True,
         argument_only=True,
         scheduled=("step_size",),
     ),
-    ComponentKind(("loss",), "losses", (Callable,), ("losses",)),
-    ComponentKind(("augmentation",), "augmentations", (Callable,), ("data.augmentation",), optional=True),
+    ComponentKind(("loss",), "losses", (Callable,)),
+    ComponentKind(("augmentation",), "augmentations", (Callable,), modules=("data.augmentation",), optional=True),
 )
 """All that a configuration can name, in the order of their lists. Other forms of models are those of
 :func:`~fedjax_drag.simulation.model.model.is_model`."""
@@ -214,3 +204,64 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> ValueError:
     near = elsewhere or get_close_matches(str(key), known, n=1) or [k for k in known if k in str(key)][:1]
     hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known) or 'no arguments'}"
     return ValueError(f"unknown key {key!r}{f' of {where}' if where else ''}; {hint}")
+
+
+_PLAIN = {
+    bool: ("true or false", bool),
+    int: ("an integer", int),
+    float: ("a number", int | float),
+    str: ("a string", str),
+}
+"""Plain types: how a value is called, and the types that it may have."""
+
+
+def phrase(hint: Any) -> str:
+    """What a YAML value of type ``hint`` looks like; empty if YAML cannot express one."""
+    if hint in _PLAIN:
+        return _PLAIN[hint][0]
+    if hint in (Any, inspect.Parameter.empty):
+        return "a value"
+    if hint in (None, type(None)):
+        return "null"
+    if alternatives := _alternatives(hint):
+        return " or ".join(dict.fromkeys(filter(None, map(phrase, alternatives))))
+    if table := table_of(hint):
+        return f"{'an' if table[0] in 'aeiou' else 'a'} {table} (a name, or {MAPPING})"
+    if typing.get_origin(hint) is Literal:
+        return f"one of {', '.join(map(str, typing.get_args(hint)))}"
+    entry = _entry_of(hint)
+    inner = "" if entry is None else phrase(entry)
+    return f"a list, each entry {inner}" if inner else ""
+
+
+def table_of(hint: Any) -> str:
+    """The table of the component that an argument of type ``hint`` can be; empty if it is a plain value."""
+    origins = [typing.get_origin(part) or part for part in _alternatives(hint) or (hint,)]
+    return next((kind.keys[0] for origin in origins for kind in KINDS if kind.nested and origin in kind.makes), "")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a YAML value can be an argument of type ``hint``; builders check ranges."""
+    if hint in _PLAIN:
+        return isinstance(value, _PLAIN[hint][1]) and (hint is bool or not isinstance(value, bool))
+    if alternatives := _alternatives(hint):
+        return any(fits(value, part) for part in alternatives)
+    if typing.get_origin(hint) is Literal:
+        return value in typing.get_args(hint)
+    if hint in (None, type(None)):
+        return value is None
+    if (entry := _entry_of(hint)) is not None:
+        return isinstance(value, list | tuple) and all(fits(part, entry) for part in value)
+    return hint in (Any, inspect.Parameter.empty) and not isinstance(value, Mapping)
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types of a union; none of another type."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else ()
+
+
+def _entry_of(hint: Any) -> Any:
+    """The type of a sequence's entries; None for what is no sequence."""
+    origin = typing.get_origin(hint) or hint
+    is_sequence = inspect.isclass(origin) and issubclass(origin, Sequence) and not issubclass(origin, str | bytes)
+    return (typing.get_args(hint) or (Any,))[0] if is_sequence and not hasattr(origin, "_fields") else None

@@ -9,20 +9,25 @@ its turn, to any depth. Which names and arguments exist is decided in
 
 import copy
 import dataclasses
-import functools
+import re
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from fedjax_drag import checks
-from fedjax_drag.experiment.config.components import COMPONENTS, MAPPING, OPTIONAL, SCHEDULED, Component, split
-from fedjax_drag.experiment.config.names import check_name
+from fedjax_drag.experiment.config.components import (
+    COMPONENTS,
+    MAPPING,
+    OPTIONAL,
+    SCHEDULED,
+    Component,
+    fits,
+    phrase,
+    split,
+    unknown_key,
+)
 from fedjax_drag.experiment.config.own import own_names
-from fedjax_drag.experiment.config.yaml_text import one_line
 from fedjax_drag.simulation.model.model import check_patterns
 from fedjax_drag.simulation.option_groups import (
     Adversary,
@@ -34,9 +39,32 @@ from fedjax_drag.simulation.option_groups import (
     check_deadline,
     check_pass,
 )
-from fedjax_drag.simulation.options import LARGEST, check_options, count, documented, option, optional, with_default
+from fedjax_drag.simulation.options import (
+    LARGEST,
+    SAME,
+    check_options,
+    count,
+    documented,
+    option,
+    optional,
+    renamed,
+    with_default,
+)
 
-_PHRASES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
+_MOST_BYTES = 200
+"""Of a folder's name; file systems allow 255."""
+
+
+def slug(label: str) -> str:
+    """``label`` as a folder name: lower case, a dash for anything but letters, digits, ``.`` and ``_``; cut if long."""
+    plain = re.sub(r"[^\w.]+", "-", label.lower()).strip("-._")
+    return plain.encode()[:_MOST_BYTES].decode(errors="ignore").rstrip("-._")
+
+
+def check_name(key: str, value: str) -> None:
+    """Refuses a name that no folder can have."""
+    if not slug(value):
+        raise ValueError(f"{key}={value!r}: must have at least one letter or digit")
 
 
 def _check_step_size(key: str, value: Any) -> None:
@@ -134,23 +162,125 @@ DEFAULTS = Config().to_mapping()
 """Every key with its default, as plain values."""
 
 
-@functools.cache
-def _schema(keys: frozenset[str]) -> Any:
-    """The types of some keys, as OmegaConf has them; with all keys merging takes ten milliseconds."""
-    fields = [(name, field.type, field) for name, field in Config.__dataclass_fields__.items() if name in keys]
-    return OmegaConf.structured(dataclasses.make_dataclass("Config", fields, kw_only=True))
+EITHER: Mapping[str, str] = {
+    "local_steps": "local_epochs",
+    "local_epochs": "local_steps",
+    "byzantine_fraction": "num_byzantine",
+    "num_byzantine": "byzantine_fraction",
+}
+"""Keys that give one quantity in two ways: setting one sets the other to None, which stands for "not given"."""
+
+CONDITIONS = frozenset(
+    {
+        "data",
+        "partition",
+        "attack",
+        "byzantine_fraction",
+        "num_byzantine",
+        "byzantine_of",
+        "forged_messages",
+        "root_size",
+        "root_bias",
+        "root_source",
+        "availability",
+        "dropout_rate",
+        "steps_drawn",
+    }
+)
+"""The data and how they are split, who attacks and how, what the server holds, who answers. Worst cases are over these;
+the best setting is over all other keys (the seed is neither), such as rule, method, step size and local work."""
+
+
+def is_condition(axis: str) -> bool:
+    """Whether a key, dotted perhaps, is one of :data:`CONDITIONS` or inside one."""
+    return axis.partition(".")[0] in CONDITIONS
+
+
+def as_keys(written: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping of keys, of which some may have the name of the argument of ``fd.simulate``, such as ``num_rounds``.
+
+    Raises:
+      ValueError: a key is there by both of its names.
+    """
+    return renamed(written, {argument: key for key, argument in SAME.items()})
+
+
+def merged(mapping: Mapping[str, Any], changes: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Every key with its value: the defaults, changed by a configuration, changed by its overrides.
+
+    A component is merged argument by argument, and so are those inside it, unless a change gives it another
+    name: then it is replaced, since the old one's arguments mean nothing to the new one.
+
+    Args:
+      mapping: the configuration.
+      changes: the keys that each override changes, applied in turn.
+
+    Raises:
+      ValueError: a key is unknown, or two changes give one quantity in two ways.
+    """
+    _check_either(changes)
+    written = dict(mapping)
+    for change in changes:
+        written = _merged(written, change, DEFAULTS)
+    return _merged(DEFAULTS, written, {})
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``changes``; ``defaults`` are merged into components that ``base`` leaves out."""
+    result = dict(base)
+    changes = as_keys(changes)
+    for key, value in changes.items():
+        if key not in DEFAULTS:
+            raise unknown_key(key, [*DEFAULTS, "axes"])
+        if key in COMPONENTS or (key in SCHEDULED and isinstance(value, Mapping)):
+            result[key] = _merged_component(base.get(key, defaults.get(key)), value)
+        elif key == "compare" and isinstance(base.get(key), Mapping) and isinstance(value, Mapping):
+            result[key] = _merged_compare(base[key], value)
+        else:
+            result[key] = value
+            if key in EITHER and value is not None and EITHER[key] not in changes:
+                result[EITHER[key]] = None
+    return result
+
+
+def _merged_component(old: Any, new: Any) -> Any:
+    """``old`` with the arguments that ``new`` gives it, and with those inside them; ``new`` if that is another one."""
+    old, new = ({"name": value} if isinstance(value, str) else value for value in (old, new))
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    if new.get("name", old.get("name")) != old.get("name"):
+        return dict(new)
+    nested = [key for key in new if isinstance(old.get(key), Mapping) or isinstance(new[key], Mapping)]
+    return {**old, **new, **{key: _merged_component(old.get(key), new[key]) for key in nested}}
+
+
+def _merged_compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(old)
+    for label, changes in new.items():
+        both = isinstance(result.get(label), Mapping) and isinstance(changes, Mapping)
+        result[label] = _merged(result[label], changes, {}) if both else changes
+    return result
+
+
+def _check_either(overrides: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses overrides that give one quantity in two ways, of which one would silently win."""
+    given = {key: value for changes in overrides for key, value in changes.items() if key in EITHER}
+    for key, value in given.items():
+        other = EITHER[key]
+        if value is not None and given.get(other) is not None:
+            raise ValueError(f"{key}={value!r}, {other}={given[other]!r}: must be exactly one of the two")
 
 
 def check(mapping: Mapping[str, Any], like: Config | None = None, changed: Collection[str] = ()) -> Config:
     """Checks the type and the range of every value, and what two values say together.
 
     Args:
-      mapping: every key with its value, from :func:`~fedjax_drag.experiment.config.merging.merged`.
+      mapping: every key with its value, from :func:`~fedjax_drag.experiment.config.config.merged`.
       like: a checked configuration, whose values of all keys but ``changed`` are taken as they are; None to check all.
       changed: keys of which ``mapping`` may have other values than ``like``.
 
     Returns:
-      The configuration; its components are as written.
+      The configuration; its components are as written, and its numbers of the types of their keys.
 
     Raises:
       ValueError: one line naming the key, its value and what is allowed.
@@ -161,29 +291,36 @@ def check(mapping: Mapping[str, Any], like: Config | None = None, changed: Colle
     if not isinstance(whole["compare"], Mapping | types.NoneType):
         allowed = "null or a mapping from labels to the keys that each changes"
         raise ValueError(f"compare={whole['compare']!r}: must be {allowed}")
-    chosen = [key for key in COMPONENTS if key in mapping and (key not in OPTIONAL or mapping[key] is not None)]
-    chosen += [key for key in SCHEDULED if isinstance(mapping.get(key), Mapping)]
-    components: dict[str, Any] = {key: split(key, mapping[key]) for key in chosen}
-    components |= {key: None for key in OPTIONAL if key in mapping and key not in chosen}
     others: dict[str, Any] = {"compare": whole["compare"]}  # its variants are checked one by one
-    plain = {key: value for key, value in mapping.items() if key not in (*COMPONENTS, *chosen, *others)}
-    for key, value in plain.items():
-        for name in own_names(value):
-            allowed = "plain values, such as numbers, texts and lists of them, not a Python object"
-            raise ValueError(f"{key}={checks.shown(name.part)}: must be {allowed}")
-    try:
-        typed: Any = OmegaConf.to_container(
-            OmegaConf.merge(_schema(frozenset(plain)), plain), resolve=False, throw_on_missing=True
-        )
-    except OmegaConfBaseException as error:
-        raise ValueError(_explain(error, plain)) from None
-    if checks.is_concrete(typed.get("local_epochs")):
-        typed["local_epochs"] = float(typed["local_epochs"])
-    config = Config(**{**kept, **typed, **components, **others})
+    for key, value in mapping.items():
+        if key in COMPONENTS or (key in SCHEDULED and isinstance(value, Mapping)):
+            others[key] = None if value is None and key in OPTIONAL else split(key, value)
+        elif key != "compare":
+            others[key] = _typed(key, value)
+    if checks.is_concrete(others.get("local_epochs")):
+        others["local_epochs"] = float(others["local_epochs"])
+    config = Config(**{**kept, **others})
     check_pass(config.local_steps, config.local_epochs)
     check_options(config)
     check_deadline(config.local_steps, config.deadline, config.late)
     return config
+
+
+def _typed(key: str, value: Any) -> Any:
+    """A plain value in the type of its key."""
+    for name in own_names(value):
+        allowed = "plain values, such as numbers, texts and lists of them, not a Python object"
+        raise ValueError(f"{key}={checks.shown(name.part)}: must be {allowed}")
+    hint = Config.__dataclass_fields__[key].type
+    if hint is Any:
+        return value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and fits("", hint):  # a name such as 2024
+        return str(value)
+    if not fits(value, hint):
+        sweep = f"; a sweep takes lists: fedjax-drag sweep CONFIG 'axes.{key}={value}'"
+        raise ValueError(f"{key}={value!r}: must be {phrase(hint)}{sweep if isinstance(value, list) else ''}")
+    return float(value) if is_number and fits(0.5, hint) and abs(value) <= LARGEST else value
 
 
 def flatten(config: Config | Mapping[str, Any]) -> dict[str, Any]:
@@ -214,15 +351,3 @@ def _check_literal(value: Any, where: str = "") -> None:
     elif isinstance(value, list | tuple):
         for below in value:
             _check_literal(below, where)
-
-
-def _explain(error: OmegaConfBaseException, plain: Mapping[str, Any]) -> str:
-    """OmegaConf's error as ``key=value: must be ...``."""
-    key = str(getattr(error, "full_key", "") or "")
-    field = next((f for f in dataclasses.fields(Config) if f.name == key), None)
-    if field is None or key == "compare":
-        return f"{key}: {one_line(error)}"
-    parts = (field.type.__name__ if isinstance(field.type, type) else str(field.type)).split(" | ")
-    allowed = " or ".join(_PHRASES.get(part, "null" if part == "None" else part) for part in parts)
-    sweep = f"; a sweep takes lists: fedjax-drag sweep CONFIG 'axes.{key}={plain[key]}'"
-    return f"{key}={plain[key]!r}: must be {allowed}{sweep if isinstance(plain[key], list) else ''}"

@@ -10,12 +10,14 @@ Where a configuration has the name of a component, it may have instead
 """
 
 import functools
-import numbers
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fedjax_drag.files import sha256
 
 # JAX is imported where a Python object is: a mistake in a file is told without it.
 
@@ -91,6 +93,11 @@ def is_reference(name: str) -> bool:
     return not name.startswith(PYTHON) and _REFERENCE.fullmatch(name) is not None
 
 
+def is_own(name: str) -> bool:
+    """Whether a component's name stands for a part of the user's own."""
+    return name.startswith(PYTHON) or is_reference(name)
+
+
 def references(value: Any) -> Iterator[str]:
     """The references to code in a configuration, to any depth."""
     return (text for text in texts(value) if is_reference(text))
@@ -113,9 +120,16 @@ def place_and_name(reference: str) -> tuple[str, str]:
     return match["place"], match["name"]
 
 
+def checksums(references: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of the files that references name, by path; of modules none, since finding one may import others."""
+    paths = {place_and_name(reference)[0] for reference in references}
+    files = [path for path in sorted(paths) if path.endswith(".py") and Path(path).is_file()]
+    return {path: sha256(Path(path)) for path in files}
+
+
 def short(name: str) -> str:
     """A component's name for tables and plots: of a part of the user's own, what follows the colon."""
-    return name.rpartition(":")[2] if name.startswith(PYTHON) or is_reference(name) else name
+    return name.rpartition(":")[2] if is_own(name) else name
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -144,7 +158,7 @@ def _with_own_names(mapping: Mapping[Any, Any], where: str) -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | bool | numbers.Number)
+    return value is None or isinstance(value, str | int | float)
 
 
 def _is_number(value: Any) -> bool:

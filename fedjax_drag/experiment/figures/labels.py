@@ -144,18 +144,12 @@ def _model(config: Config) -> str:
 
 
 def _round(config: Config) -> str:
-    return f"{config.cohort_size} per round, {_pass(config)}, {_batch(config)}"
-
-
-def _pass(config: Config) -> str:
+    """Cohort, local work and batch size."""
     length = config.local_epochs or config.local_steps
     number = f"{length[0]} to {length[1]}" if isinstance(length, list | tuple) else f"{length:g}"
     unit = "epoch" if config.local_epochs else "step"
-    return f"{number} local {unit}{'s' * (length != 1)}"
-
-
-def _batch(config: Config) -> str:
-    return "full batches" if config.batch_size == "full" else f"batch {config.batch_size}"
+    batch = "full batches" if config.batch_size == "full" else f"batch {config.batch_size}"
+    return f"{config.cohort_size} per round, {number} local {unit}{'s' * (length != 1)}, {batch}"
 
 
 def _clients(config: Config) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, MaxNLocator
@@ -15,6 +14,7 @@ from tqdm import tqdm
 
 from fedjax_drag.experiment.figures.labels import clean, data_title, method, shared
 from fedjax_drag.experiment.figures.series import ROUND, Curve, curves, given_labels, measured
+from fedjax_drag.experiment.figures.style import GRID, INK, spread
 from fedjax_drag.experiment.run import metric_kinds, results
 from fedjax_drag.experiment.run.metric_kinds import MetricKind
 from fedjax_drag.experiment.run.results import StoredRun
@@ -27,14 +27,13 @@ FORMATS = (".png", ".pdf", ".svg")
 
 _PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito, 2008
 _STYLES = ("-", "--", "-.", ":")
-_INK, _MUTED, _GRID = "#222222", "#6B6B6B", "#E4E4E4"
-_SIZE = (8.0, 4.8)  # of the figure in inches, before a legend takes its rows
-_FRAME = (0.1, 0.125, 0.86, 0.71)  # of the axes, in parts of the figure, before labels take their share
+_MUTED = "#6B6B6B"
+_SIZE = (8.0, 4.8)  # in inches; the image grows by the names beside or below it
+_FRAME = (0.1, 0.125, 0.86, 0.71)  # of the axes, in parts of the figure
 _LABEL_GAP = 0.052  # of the axis' height: one line of label text
 _WIDEST = 0.3  # of the figure: labels beside the lines; wider ones go below
 _NEAR = 0.5  # of the width of the axes: where the shortest line must end for that
 _COLUMNS = 3  # of a legend below the axes at most
-_NOTE = 0.3  # inches below it, for the note about seeds
 _LOG_RATIO = 100.0  # positive values that reach over more have a logarithmic axis
 
 
@@ -92,7 +91,7 @@ def plot(
             tqdm.write(note, file=sys.stderr)
     target.parent.mkdir(parents=True, exist_ok=True)
     with replaced(target) as stream:
-        figure.savefig(stream, format=target.suffix[1:].lower(), dpi=160)
+        figure.savefig(stream, format=target.suffix[1:].lower(), dpi=160, bbox_inches="tight", pad_inches=0.15)
     return target
 
 
@@ -143,12 +142,10 @@ def draw(
     texts = _label_ends(axes, lines, ends)
     widest = max(text.get_window_extent().width for text in texts) / figure.bbox.width
     nearest = min(_place(axes, line)[0] for line in lines)
-    if widest <= _WIDEST and len(lines) * _LABEL_GAP <= 1 and nearest >= _NEAR:
-        axes.set_position((*_FRAME[:2], _FRAME[2] - widest, _FRAME[3]))
-    else:
+    if widest > _WIDEST or len(lines) * _LABEL_GAP > 1 or nearest < _NEAR:
         for artist in (*texts, *axes.lines[len(lines) :]):
             artist.remove()
-        _legend(figure, handles, ends)
+        _legend(axes, handles, ends)
     _head(figure, drawn, lines, metric, title)
     return figure
 
@@ -173,14 +170,14 @@ def _dress(axes: Axes, lines: Sequence[Curve], metric: str, against: str) -> Non
     parts = [part[np.isfinite(part)] for part in drawn]
     _limit(axes, np.concatenate(parts), metric)
     _limit_along(axes, np.concatenate([line.x[np.isfinite(line.x)] for line in lines]), against)
-    axes.set_xlabel(_title(against), color=_INK, fontsize=10.5, labelpad=6, parse_math=False)
-    axes.set_ylabel(_title(metric), color=_INK, fontsize=10.5, labelpad=6, parse_math=False)
-    axes.grid(axis="y", color=_GRID, linewidth=0.9)
+    axes.set_xlabel(_title(against), color=INK, fontsize=10.5, labelpad=6, parse_math=False)
+    axes.set_ylabel(_title(metric), color=INK, fontsize=10.5, labelpad=6, parse_math=False)
+    axes.grid(axis="y", color=GRID, linewidth=0.9)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color("#9A9A9A")
-    axes.tick_params(axis="x", color="#9A9A9A", labelcolor=_INK, length=4)
-    axes.tick_params(axis="y", which="both", length=0, labelcolor=_INK)
+    axes.tick_params(axis="x", color="#9A9A9A", labelcolor=INK, length=4)
+    axes.tick_params(axis="y", which="both", length=0, labelcolor=INK)
 
 
 def _limit(axes: Axes, values: np.ndarray, metric: str) -> None:
@@ -217,7 +214,9 @@ def _label_ends(axes: Axes, lines: Sequence[Curve], labels: Sequence[str]) -> li
     """Names the lines at their right ends, moved apart where the names would overlap."""
     ends = [_place(axes, line) for line in lines]
     texts = []
-    for index, ((x_end, end), place) in enumerate(zip(ends, _spread([y for _, y in ends], _LABEL_GAP), strict=True)):
+    places = spread([y for _, y in ends], _LABEL_GAP)
+    places += np.clip(0.0, -0.02 - places.min(), None) + min(0.0, 1.02 - places.max())
+    for index, ((x_end, end), place) in enumerate(zip(ends, places, strict=True)):
         color = _PALETTE[index % len(_PALETTE)]
         leader = {"color": color, "linewidth": 0.9, "clip_on": False, "alpha": 0.75}
         axes.plot([x_end + 0.003, 1.018], [end, place], transform=axes.transAxes, **leader)
@@ -236,55 +235,28 @@ def _place(axes: Axes, line: Curve) -> tuple[float, float]:
     return float(x), float(y)
 
 
-def _spread(places: Sequence[float], gap: float) -> np.ndarray:
-    """The positions nearest to ``places`` (least squares), in their order, at least ``gap`` apart."""
-    # Equal ends keep the order in which they are listed, from the top down.
-    order = np.lexsort((-np.arange(len(places)), np.asarray(places)))
-    steps = gap * np.arange(len(places))
-    spread, wanted = np.empty(len(places)), np.asarray(places)[order] - steps
-    if np.any(np.diff(wanted) < 0):
-        from scipy.optimize import isotonic_regression  # here, because it is slow to import
-
-        wanted = isotonic_regression(wanted).x
-    spread[order] = wanted + steps
-    below = min(0.0, 1.02 - spread.max())
-    return spread + max(below, -0.02 - spread.min()) if below else spread + max(0.0, -0.02 - spread.min())
-
-
-def _legend(figure: Figure, handles: Sequence[Line2D], labels: Sequence[str]) -> None:
-    """Names the lines below the axes, in as many columns as fit, on a figure that grows by their height."""
-    width, height = _SIZE
-    legend = _in_columns(figure, handles, labels, _COLUMNS)
-    for columns in range(_COLUMNS - 1, 0, -1):
-        if legend.get_window_extent().width <= _FRAME[2] * figure.bbox.width:
-            break
-        legend.remove()
-        legend = _in_columns(figure, handles, labels, columns)
-    taller = height + legend.get_window_extent().height / figure.dpi + _NOTE
-    figure.set_size_inches(width, taller)
-    legend.set_bbox_to_anchor((_FRAME[0] - 0.01, _NOTE / taller))
-    bottom = 1 - (1 - _FRAME[1]) * height / taller
-    figure.axes[0].set_position((_FRAME[0], bottom, _FRAME[2], _FRAME[3] * height / taller))
-
-
-def _in_columns(figure: Figure, handles: Sequence[Line2D], labels: Sequence[str], columns: int) -> Legend:
+def _legend(axes: Axes, handles: Sequence[Line2D], labels: Sequence[str]) -> None:
+    """Names the lines below the axes, in as many columns as fit."""
     space = {"handlelength": 2.6, "columnspacing": 1.4, "labelspacing": 0.35, "borderpad": 0}
-    legend = figure.legend(handles, labels, loc="lower left", ncols=columns, frameon=False, fontsize=10, **space)
-    for text in legend.get_texts():
-        text.set(color=_INK, parse_math=False)
-    return legend
+    below = {"loc": "upper left", "bbox_to_anchor": (-0.01, -0.18), "frameon": False, "fontsize": 10, "labelcolor": INK}
+    for columns in range(_COLUMNS, 0, -1):
+        legend = axes.legend(handles, labels, ncols=columns, **below, **space)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+        if legend.get_window_extent().width <= axes.bbox.width:
+            break
 
 
 def _head(figure: Figure, runs: Sequence[StoredRun], lines: Sequence[Curve], metric: str, title: str | None) -> None:
     """Title, and a line with what all runs share."""
-    left, taller = _FRAME[0], figure.get_figheight() / _SIZE[1]
+    left = _FRAME[0]
     if title is None:
         names = list(dict.fromkeys(data_title(run.config) for run in runs))
         whose = f" of {method(runs[0].config)}" if len(lines) == 1 else ""
         title = f"{_title(metric)}{whose} on {', '.join(names)}"
-    headline = figure.text(left, 1 - 0.055 / taller, clean(title, 80), color=_INK)
+    headline = figure.text(left, 0.945, clean(title, 80), color=INK)
     headline.set(fontsize=13.5, fontweight="bold", va="center", parse_math=False)
-    below = figure.text(left, 1 - 0.107 / taller, clean(shared([run.config for run in runs]), 180), color=_MUTED)
+    below = figure.text(left, 0.893, clean(shared([run.config for run in runs]), 180), color=_MUTED)
     below.set(fontsize=9.5, va="center", parse_math=False)
     below.set_fontsize(9.5 * min(1.0, _FRAME[2] * figure.bbox.width / max(below.get_window_extent().width, 1.0)))
     counts = sorted({line.num_runs for line in lines})

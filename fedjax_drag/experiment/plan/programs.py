@@ -1,22 +1,76 @@
-"""Programs compiled for a target, with what they need and do there."""
+"""The programs of a run or of cells, compiled for a target: what they need and do there."""
 
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from jax.sharding import Mesh
 
 from fedjax_drag.accelerators import counts
 from fedjax_drag.accelerators.counts import Memory, Work
-from fedjax_drag.accelerators.targets import Chip
+from fedjax_drag.accelerators.targets import Chip, Target
+from fedjax_drag.simulation.planning.setup import steps_of_clients
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
+from fedjax_drag.simulation.program.local import LOCAL_STEPS
 from fedjax_drag.simulation.program.programs import ROUNDS
+from fedjax_drag.simulation.settings import Settings
 
 Say = Callable[[str], Any]
 """Told what is compiled next."""
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgramPlan:
+    """What is known of every plan; figures that the compiler's refusal leaves unknown are None.
+
+    Attributes:
+      label: of the run, or what the cells have in common.
+      target: of the compilers.
+      devices: how many share the clients or the cells.
+      usable: bytes of a device that JAX gives to programs.
+      needed: bytes that are needed on each device; where the compiler refused, what it names.
+      round: work of a round.
+      evaluation: work of an evaluation.
+      seconds: about how long, in all.
+    """
+
+    label: str
+    target: Target
+    devices: int
+    usable: int
+    needed: int
+    round: Work | None = None
+    evaluation: Work | None = None
+    seconds: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether a device has the memory that is needed."""
+        return self.needed <= self.usable
+
+
+class Compiled(NamedTuple):
+    """The programs for rounds and for evaluations.
+
+    Attributes:
+      advance: memory of the first on each device.
+      evaluate: memory of the second.
+      round: work of one round.
+      evaluation: work of one evaluation.
+      seconds: about how long they take for all rounds.
+    """
+
+    advance: Memory
+    evaluate: Memory
+    round: Work
+    evaluation: Work
+    seconds: float
 
 
 class TooLargeError(Exception):
@@ -31,35 +85,26 @@ class TooLargeError(Exception):
         self.needed = needed
 
 
-@dataclasses.dataclass(frozen=True)
-class Compiled:
-    """A program for rounds: what it needs, and what it does.
-
-    Attributes:
-      memory: on each device.
-      round: work of one round.
-      call: work of a call beside its rounds.
-    """
-
-    memory: Memory
-    round: Work
-    call: Work
-
-
-def compile_rounds(lowered: Any, lengths: Mapping[str, int]) -> Compiled:
-    """Compiles a program with a loop over rounds.
+def compile_programs(lowered: Any, settings: Settings, mesh: Mesh | None, chip: Chip) -> Compiled:
+    """Compiles the programs of a run, or of cells.
 
     Args:
-      lowered: from ``jax.jit(function).lower(...)``.
-      lengths: of loops in it, by name.
+      lowered: of :mod:`~fedjax_drag.simulation.engine` or :mod:`~fedjax_drag.simulation.batch`.
+      settings: of the run, or of the first of the cells.
+      mesh: devices that share the clients, or None.
+      chip: what they are compiled for.
 
     Raises:
-      TooLargeError: the compiler refuses it.
+      TooLargeError: the compiler refuses one.
     """
-    program = compiled(lowered)
-    text = program.as_text()
+    advance, evaluate = compiled(lowered.programs.advance), compiled(lowered.programs.evaluate)
+    text, lengths = advance.as_text(), {LOCAL_STEPS: typical_steps(settings, lowered.batching, mesh)}
     call, whole = (counts.work_of(text, {**lengths, ROUNDS: times}) for times in (0, 1))
-    return Compiled(counts.memory_of(program), whole.beside(call), call)
+    of_round, evaluation = whole.beside(call), counts.work_of(evaluate.as_text())
+    calls = math.ceil(settings.num_rounds / (settings.rounds_per_compile or settings.eval_every))
+    parts = [(settings.num_rounds, of_round), (calls, call), (num_evaluations(settings), evaluation)]
+    seconds = sum(times * work.seconds(chip) for times, work in parts)
+    return Compiled(counts.memory_of(advance), counts.memory_of(evaluate), of_round, evaluation, seconds)
 
 
 def compiled(lowered: Any) -> Any:
@@ -71,26 +116,33 @@ def compiled(lowered: Any) -> Any:
     try:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        needed = _needed(str(error))
-        if needed is None:
+        if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise TooLargeError(needed) from error
+        words = "temporaries|total memory|[Uu]sed|[Uu]sage|required"  # of the compiler for TPUs
+        sizes = re.findall(rf"(?:{words})[^\d]{{0,40}}?([\d.]+)([KMGT]?)\b", str(error))
+        raise TooLargeError(max((int(float(size) * _UNITS[unit]) for size, unit in sizes), default=0)) from error
 
 
-def _needed(message: str) -> int | None:
-    """The bytes that a compiler for TPUs asks for; None where the message is about something else."""
-    if "RESOURCE_EXHAUSTED" not in message:
-        return None
-    words = "temporaries|total memory|[Uu]sed|[Uu]sage|required"
-    sizes = re.findall(rf"(?:{words})[^\d]{{0,40}}?([\d.]+)([KMGT]?)\b", message)
-    return max((int(float(number) * _UNITS[unit]) for number, unit in sizes), default=0)
+def num_evaluations(settings: Settings) -> int:
+    """How often a run is evaluated."""
+    return math.ceil(settings.num_rounds / settings.eval_every)
+
+
+def typical_steps(settings: Settings, batching: ClientBatching, mesh: Mesh | None) -> int:
+    """Local steps of a client where they differ: the mean over clients, or over the longest of those at once.
+
+    Args:
+      settings: of the run.
+      batching: the way over the clients of a round.
+      mesh: devices that share the clients, or None.
+    """
+    steps, sharing = steps_of_clients(settings), mesh.size if mesh else 1
+    at_once = settings.cohort_size // sharing if batching.clients_axis == "vmap" else batching.clients_per_chunk or 1
+    at_once = min(at_once, len(steps))
+    groups = steps[: len(steps) // at_once * at_once].reshape(-1, at_once)
+    return round(float(np.max(groups, axis=1).mean()))
 
 
 def array_bytes(tree: Any) -> int:
     """Bytes of a pytree of arrays or shapes."""
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def total_seconds(parts: Sequence[tuple[int, Work]], chip: Chip) -> float:
-    """About how many seconds some works take one after another, each so many times."""
-    return sum(times * work.seconds(chip) for times, work in parts)

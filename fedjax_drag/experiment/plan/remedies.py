@@ -1,15 +1,16 @@
 """What makes a run fit that does not: changes to its configuration, compiled one after the other."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedjax_drag.accelerators import targets
 from fedjax_drag.accelerators.targets import Target
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.plan.programs import Say
-from fedjax_drag.experiment.plan.run_plan import RunPlan, plan_run
+from fedjax_drag.experiment.plan.runs import Remedy, RunPlan, plan_run
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
 
@@ -17,30 +18,27 @@ MOST_TRIED = 6
 """Changes that are compiled until one fits."""
 
 
-class Remedy(NamedTuple):
-    """A change, and the run with it.
-
-    Attributes:
-      words: what to add to the command.
-      plan: of the run with it.
-    """
-
-    words: str
-    plan: RunPlan
-
-
-def find(plan: RunPlan, config: Config, federations: Federations, say: Say) -> Remedy | None:
-    """The first change with which a run fits, of those that change its results least; None if none of them does.
+def plan_runs(runs: Mapping[str, Config], target: Target, say: Say) -> Iterator[RunPlan]:
+    """Compiles the runs of an experiment for a target, and changes of those that do not fit, until one fits.
 
     Args:
-      plan: of the run as it is.
-      config: of the run, resolved.
-      federations: data that plans have read.
+      runs: resolved configurations by label.
+      target: whose devices there need not be.
       say: told what is compiled.
+
+    Raises:
+      ValueError: a configuration cannot be run.
+      FileNotFoundError: the data are not on this machine.
     """
-    for number, (words, changes, target) in enumerate(_changes(plan, config), start=1):
-        if number > MOST_TRIED:
-            break
+    federations = Federations()
+    for label, config in runs.items():
+        plan = plan_run(label, config, target, federations, say)
+        yield plan if plan.fits else dataclasses.replace(plan, remedy=_remedy(plan, config, federations, say))
+
+
+def _remedy(plan: RunPlan, config: Config, federations: Federations, say: Say) -> Remedy:
+    """The first change with which a run fits, of those that change its results least."""
+    for words, changes, target in itertools.islice(_changes(plan, config), MOST_TRIED):
         say(f"{plan.label} does not fit; with {words}")
         try:
             changed = plan_run(plan.label, dataclasses.replace(config, **changes), target, federations, lambda _: None)
@@ -48,7 +46,7 @@ def find(plan: RunPlan, config: Config, federations: Federations, say: Say) -> R
             continue
         if changed.fits:
             return Remedy(words, changed)
-    return None
+    return Remedy(f"none of {MOST_TRIED} changes that were tried; a smaller model, cohort or batch needs less", None)
 
 
 def _changes(plan: RunPlan, config: Config) -> Iterator[tuple[str, Mapping[str, Any], Target]]:
@@ -73,27 +71,21 @@ def _changes(plan: RunPlan, config: Config) -> Iterator[tuple[str, Mapping[str, 
 
 
 def _chunks(plan: RunPlan, at_once: int) -> list[int]:
-    """How many clients at once instead: what the memory should hold, half of that, and one."""
+    """How many clients at once instead: of a half, a quarter and so on what the memory should hold; less; and one."""
     if at_once == 1:
         return []
     fixed = (plan.data or 0) + (plan.state or 0)
-    share = max(0.0, plan.usable - fixed) / max(1, plan.needed - fixed)
-    first = min(at_once - 1, max(1, int(0.8 * share * at_once)))
-    # Chunks of one size are compiled once; a rest would be compiled beside them.
-    whole = [chunk for chunk in range(1, first + 1) if at_once % chunk == 0 and 2 * chunk > first]
-    first = whole[-1] if whole else 2 ** int(math.log2(first))
+    share = max(1e-9, 0.8 * (plan.usable - fixed) / max(1, plan.needed - fixed))
+    first = max(1, at_once >> max(1, math.ceil(-math.log2(share))))
     return sorted({first, max(1, first // 2), 1}, reverse=True)
 
 
 def _larger(plan: RunPlan) -> Target | None:
     """The same kind of device, twice to four times as many, if the cohort divides among them."""
     kind = plan.target.name.lower().partition(":")[0]
-    present = plan.devices
     names = [f"{kind}:{n}" for n in (2, 4, 8)] if kind in targets.GPUS else _SLICES[kind]
-    for target in map(targets.find, names):
-        if target.num_devices > max(1, present) and plan.cohort_size % target.num_devices == 0:
-            return target
-    return None
+    larger = (target for target in map(targets.find, names) if target.num_devices > plan.devices)
+    return next((target for target in larger if plan.cohort_size % target.num_devices == 0), None)
 
 
 _SLICES = {

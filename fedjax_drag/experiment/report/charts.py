@@ -1,16 +1,19 @@
 """Charts as plotly.js draws them: plain mappings with data and layout.
 
-Colours are left to the page, which knows whether it is light or dark: a trace has the number of its series, and the
-page paints it. Every text in a chart goes through :func:`text`, since plotly.js takes some of HTML for markup.
+Colours are left to the page, which knows whether it is light or dark: a trace has the number of its series as ``meta``,
+and the page paints it. Every text in a chart goes through :func:`text`, since plotly.js takes some of HTML for markup.
 """
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_drag.experiment.figures.labels import clean
+
+Chart = dict[str, Any]
+"""``data``, a list of traces, and ``layout``."""
 
 MOST_BANDS = 4
 """Lines that have bands; those of more would merge, and have whiskers instead."""
@@ -25,7 +28,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "
 MUTED, INK = -1, -2
 """Numbers of what is no series: what is there but does not count, and marks in the colour of the text."""
 
-_WHISKERS = 6  # of a line over many rounds
+_FEW, _MARKS = 12, 6  # points that all have markers and whiskers, and how many have them of more
 _LARGEST = 1e100  # what is larger is left out, as what is not finite is
 _LOG_RATIO = 100.0
 
@@ -38,34 +41,21 @@ class Line(NamedTuple):
       series: number of its colour, dash and marker.
       x: ``[E]``.
       y: ``[E]``, NaN where there is a gap.
-      low: lower edge of the band ``[E]``, or None.
-      high: upper edge.
+      band: its lower and its upper edge, ``[E]`` each, or None.
     """
 
     name: str
     series: int
     x: np.ndarray
     y: np.ndarray
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
+    band: tuple[np.ndarray, np.ndarray] | None = None
 
 
-class Scale(NamedTuple):
-    """The vertical axis that charts of one quantity share.
-
-    Attributes:
-      title: of the axis, with its unit.
-      percent: whether values are shares in [0, 1].
-      log: whether it is logarithmic.
-      low: its lower end.
-      high: its upper end.
-    """
-
-    title: str
-    percent: bool
-    log: bool
-    low: float
-    high: float
+def over_seeds(name: str, x: np.ndarray, values: Iterable[Sequence[float] | np.ndarray]) -> Line:
+    """The mean of the values at each ``x``, one a seed, in a band from their minimum to their maximum."""
+    by_point = list(values)
+    y, low, high = (np.array([reduce(point) for point in by_point]) for reduce in (np.mean, np.min, np.max))
+    return Line(name, 0, x, y, (low, high) if max(map(len, by_point)) > 1 else None)
 
 
 def text(written: Any, length: int = 60) -> str:
@@ -73,70 +63,74 @@ def text(written: Any, length: int = 60) -> str:
     return html.escape(clean(str(written), length), quote=False)
 
 
-def scale(title: str, lines: Sequence[Line], percent: bool) -> Scale:
+def vertical_axis(title: str, lines: Sequence[Line], percent: bool) -> dict[str, Any]:
     """An axis with room for all ``lines``; logarithmic if positive values reach over two decades."""
-    parts = [part for line in lines for part in (line.y, line.low, line.high) if part is not None]
-    values = drawable(np.concatenate(parts)) if parts else np.zeros(0)
-    if not values.size:
-        return Scale(title, percent, False, 0.0, 1.0)
-    low, high = float(values.min()), float(values.max())
+    parts = [part for line in lines for part in (line.y, *(line.band or ()))]
+    values = drawable(np.concatenate([*parts, np.zeros(0)]))
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+    axis: dict[str, Any] = {"tickformat": ".0%"} if percent else {}
     if percent and low >= 0.0 and high <= 1.0:
         low = 0.0 if low < 0.4 else float(np.floor(low * 10 - 0.5) / 10)
-        return Scale(title, True, False, low, min(1.0, high + 0.06 * (high - low) + 0.01) if high < 1.0 else 1.005)
-    if low > 0.0 and high > _LOG_RATIO * low:
-        return Scale(f"{title} (log scale)", percent, True, low / 1.2, high * 1.2)
-    margin = 0.06 * (high - low) or 0.05 * max(abs(high), 1.0)
-    low = max(low - margin, 0.0) if low >= 0.0 else low - margin
-    return Scale(title, percent, False, low, high + margin)
+        limits = [low, min(1.0, high + 0.06 * (high - low) + 0.01) if high < 1.0 else 1.005]
+    elif low > 0.0 and high > _LOG_RATIO * low:
+        title = f"{title} (log scale)"
+        limits = np.log10([low / 1.2, high * 1.2]).tolist()
+        axis |= {"type": "log", "exponentformat": "power"}
+    else:
+        margin = 0.06 * (high - low) or 0.05 * max(abs(high), 1.0)
+        limits = [max(low - margin, 0.0) if low >= 0.0 else low - margin, high + margin]
+    return axis | {"title": {"text": text(title, 80)}, "range": limits}
 
 
-def curves(lines: Sequence[Line], axis: Scale, target: float | None = None) -> dict[str, Any]:
-    """Lines with bands, or whiskers if they are many, over communication rounds, and a dotted line at ``target``."""
-    data, series = [], []
-    banded = [id(line) for line in lines if line.low is not None]
-    last = max((float(line.x[-1]) for line in lines if line.x.size), default=1.0)
+def curves(
+    lines: Sequence[Line], yaxis: dict[str, Any], xaxis: dict[str, Any] | None = None, target: float | None = None
+) -> Chart:
+    """Lines with bands, or whiskers if they are many.
+
+    Args:
+      lines: at least one.
+      yaxis: from :func:`vertical_axis`.
+      xaxis: the horizontal axis; default communication rounds.
+      target: where a dotted line is drawn, or None.
+    """
+    banded = [line.series for line in lines if line.band is not None]
+    form = ".1%" if "tickformat" in yaxis else ".4~g"
+    data = []
     for line in lines:
         kept = thinned(len(line.x))
-        x = line.x[kept].tolist()
-        if line.low is not None and line.high is not None and len(banded) <= MOST_BANDS:
-            edge = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-            data += [edge | {"y": numbers(line.low[kept])}, edge | {"y": numbers(line.high[kept]), "fill": "tonexty"}]
-            series += [line.series] * 2
-        data.append(_line(line, x, kept, axis))
-        series.append(line.series)
-        if line.low is not None and len(banded) > MOST_BANDS:
-            data[-1]["error_y"] = whiskers(line, kept, banded.index(id(line)) / len(banded))
-    first = min((float(line.x[0]) for line in lines if line.x.size), default=0.0)
-    margin = 0.02 * (last if first <= 0.2 * last else last - first)
-    layout: dict[str, Any] = {
-        "xaxis": {
-            "unifiedhovertitle": {"text": "round %{x}"},
-            "title": {"text": "communication round"},
-            "range": [0.0 if first <= 0.2 * last else first - margin, last + margin],
-        },
-        "yaxis": {"title": {"text": text(axis.title, 80)}, "range": [axis.low, axis.high]},
-        "hovermode": "x unified",
-    }
-    if axis.percent:
-        layout["yaxis"] |= {"tickformat": ".0%"}
-    if axis.log:
-        layout["yaxis"] |= {"type": "log", "range": np.log10([axis.low, axis.high]).tolist(), "exponentformat": "power"}
+        trace: dict[str, Any] = {
+            "x": line.x[kept].tolist(),
+            "y": numbers(line.y[kept]),
+            "name": text(line.name),
+            "meta": line.series,
+            "mode": "lines+markers",
+            "cliponaxis": False,  # a marker on the edge of the chart is whole
+            "line": {"width": 2, "dash": DASHES[line.series % len(DASHES)]},
+            "marker": {"size": 7, "symbol": SYMBOLS[line.series % len(SYMBOLS)]},
+            "hovertemplate": f"%{{y:{form}}}",
+        }
+        if len(kept) > _FEW:
+            trace["marker"]["maxdisplayed"] = _MARKS
+        if line.band is not None:
+            low, high = (numbers(edge[kept]) for edge in line.band)
+            trace["customdata"] = [list(pair) for pair in zip(low, high, strict=True)]
+            trace["hovertemplate"] += f" (%{{customdata[0]:{form}}} to %{{customdata[1]:{form}}})"
+            if len(banded) > MOST_BANDS:
+                trace["error_y"] = _whiskers(line, kept, banded.index(line.series) / len(banded))
+            else:
+                edge = {"x": trace["x"], "meta": line.series, "mode": "lines", "line": {"width": 0}}
+                edge |= {"hoverinfo": "skip", "showlegend": False}
+                data += [edge | {"y": low}, edge | {"y": high, "fill": "tonexty"}]
+        data.append(trace)
+    layout: dict[str, Any] = {"xaxis": xaxis or _rounds(lines), "yaxis": yaxis, "hovermode": "x unified"}
     if target is not None:
         layout["shapes"] = [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target}]
-    return {"data": data, "layout": layout, "series": series}
+    return {"data": data, "layout": layout}
 
 
-def whiskers(line: Line, kept: np.ndarray, shift: float = 0.0, most: int = _WHISKERS) -> dict[str, Any]:
-    """From the minimum to the maximum at so many of the points, from the place ``shift`` in [0, 1) on."""
-    assert line.low is not None
-    assert line.high is not None
-    number = len(kept)
-    chosen = np.unique(((np.arange(most) + shift) * number / most).astype(int)) if number > most else np.arange(number)
-    ends = [np.full(number, np.nan), np.full(number, np.nan)]
-    ends[0][chosen] = (line.high - line.y)[kept][chosen]
-    ends[1][chosen] = (line.y - line.low)[kept][chosen]
-    above, below = map(numbers, ends)
-    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5, "width": 3}
+def axis_title(title: str, hover: str) -> dict[str, Any]:
+    """The title of a horizontal axis, and what stands above the values at the pointer."""
+    return {"title": {"text": title}, "unifiedhovertitle": {"text": f"{hover} %{{x}}"}}
 
 
 def drawable(values: np.ndarray) -> np.ndarray:
@@ -156,21 +150,19 @@ def thinned(number: int, most: int = MOST_POINTS) -> np.ndarray:
     return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(int))
 
 
-def _line(line: Line, x: list[float], kept: np.ndarray, axis: Scale) -> dict[str, Any]:
-    form = ".1%" if axis.percent else ".4~g"
-    trace: dict[str, Any] = {
-        "x": x,
-        "y": numbers(line.y[kept]),
-        "name": text(line.name),
-        "mode": "lines+markers",
-        "cliponaxis": False,  # a marker on the edge of the chart is whole
-        "line": {"width": 2, "dash": DASHES[line.series % len(DASHES)]},
-        "marker": {"size": 7, "symbol": SYMBOLS[line.series % len(SYMBOLS)], "maxdisplayed": 6},
-        "hovertemplate": f"%{{y:{form}}}",
-    }
-    if line.low is not None and line.high is not None:
-        trace["customdata"] = [
-            list(pair) for pair in zip(numbers(line.low[kept]), numbers(line.high[kept]), strict=True)
-        ]
-        trace["hovertemplate"] += f" (%{{customdata[0]:{form}}} to %{{customdata[1]:{form}}})"
-    return trace
+def _rounds(lines: Sequence[Line]) -> dict[str, Any]:
+    ends = [end for line in lines if line.x.size for end in (float(line.x[0]), float(line.x[-1]))]
+    first, last = min(ends, default=0.0), max(ends, default=1.0)
+    first = 0.0 if first <= 0.2 * last else first
+    margin = 0.02 * (last - first) or 0.5
+    return axis_title("communication round", "round") | {"range": [first - margin * (first > 0.0), last + margin]}
+
+
+def _whiskers(line: Line, kept: np.ndarray, shift: float) -> dict[str, Any]:
+    """From the minimum to the maximum at some of the points, from the place ``shift`` in [0, 1) on."""
+    assert line.band is not None
+    drawn = np.ones(len(kept), bool)
+    if len(kept) > _FEW:
+        drawn = np.isin(np.arange(len(kept)), ((np.arange(_MARKS) + shift) * len(kept) / _MARKS).astype(int))
+    below, above = (numbers(np.where(drawn, np.abs(edge - line.y)[kept], np.nan)) for edge in line.band)
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5, "width": 3}

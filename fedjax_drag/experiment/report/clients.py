@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag.experiment.report import charts
-from fedjax_drag.experiment.report.charts import Line
+from fedjax_drag.experiment.report.charts import Chart, Line
 from fedjax_drag.experiment.report.curves import Panel
 from fedjax_drag.experiment.report.reading import ReportedRun
 from fedjax_drag.experiment.run import metric_kinds
@@ -24,6 +24,8 @@ EVALUATIONS = (200, 60)
 
 SIDES = ("benign", "malicious")
 """Names of series 0 and 1."""
+
+EXPELLED = "expelled"
 
 _PAIRED, _ALONE = 400, 300
 """Height in pixels up to which a heat map has its curves beside it, and height of curves above a taller one."""
@@ -67,57 +69,33 @@ class _Cohorts:
     @property
     def sides(self) -> tuple[np.ndarray, np.ndarray] | None:
         """The malicious and the benign clients, in order; None if they are too many or change sides."""
-        lying, honest = np.unique(self.ids[self.malicious]), np.unique(self.ids[~self.malicious])
-        return None if len(lying) + len(honest) > ROWS or np.intersect1d(lying, honest).size else (lying, honest)
+        malicious, benign = np.unique(self.ids[self.malicious]), np.unique(self.ids[~self.malicious])
+        many = len(malicious) + len(benign) > ROWS
+        return None if many or np.intersect1d(malicious, benign).size else (malicious, benign)
 
 
-EXPELLED = "expelled"
-
-
-class _Map(NamedTuple):
-    """What a heat map shows, ``[R, E]``: values, who does not count, clients; of each column its malicious rows.
-
-    ``labels`` are those of the rows, None if they are only places in the cohort.
-    """
-
-    values: np.ndarray
-    gone: np.ndarray
-    ids: np.ndarray
-    lying: np.ndarray
-    labels: list[str] | None
-
-
-def diagnostics(runs: Sequence[ReportedRun], drawing: list[dict[str, Any]]) -> list[ClientsOfRun]:
-    """Per-client charts of the runs that have recorded what they show.
-
-    Args:
-      runs: at most :data:`RUNS` of them are looked at.
-      drawing: the charts of the page, to which these are appended.
-    """
+def diagnostics(runs: Sequence[ReportedRun]) -> list[ClientsOfRun]:
+    """Per-client charts of those of the first :data:`RUNS` runs that have recorded what they show."""
     most = EVALUATIONS[len(runs) > 1]
-    return [found for run in runs[:RUNS] if (found := _clients(run, most, drawing)) is not None]
+    return [found for run in runs[:RUNS] if (found := _clients(run, most)) is not None]
 
 
-def _clients(run: ReportedRun, most: int, drawing: list[dict[str, Any]]) -> ClientsOfRun | None:
+def _clients(run: ReportedRun, most: int) -> ClientsOfRun | None:
     cohorts = _cohorts(run)
     names = [] if cohorts is None else _quantities(run, cohorts)
     if cohorts is None or not names:
         return None
     kept = charts.thinned(len(cohorts.rounds), most)
-    arrays = ("rounds", "ids", "malicious", "valid")
-    fewer = dataclasses.replace(cohorts, **{name: getattr(cohorts, name)[kept] for name in arrays})
     panels, paired = [], True
     for name in names:
         title = metric_kinds.title(name)
         lines = _lines(cohorts, run.history[name])
-        curves = charts.curves(lines, charts.scale(title, lines, False))
-        heat_map = _heat_map(fewer, run.history[name][kept], title, cohorts.sides)
+        curves = charts.curves(lines, charts.vertical_axis(title, lines, False))
+        heat_map = _heat_map(cohorts, run.history[name], title, kept)
         paired = heat_map["layout"]["height"] <= _PAIRED
         curves["layout"]["height"] = heat_map["layout"]["height"] if paired else _ALONE
-        drawing.extend((curves, heat_map))
-        about = f"{title}: mean and range over the clients of a side, by round"
-        panels.append(Panel(len(drawing) - 2, title, about))
-        panels.append(Panel(len(drawing) - 1, f"{title}, by client", f"{title} of each client, by round"))
+        panels.append(Panel(curves, title, f"{title}: mean and range over the clients of a side, by round"))
+        panels.append(Panel(heat_map, f"{title}, by client", f"{title} of each client, by round"))
     return ClientsOfRun(run.label, SIDES[: 1 + bool(cohorts.malicious.any())], panels, paired, _notes(cohorts))
 
 
@@ -156,61 +134,52 @@ def _lines(cohorts: _Cohorts, values: np.ndarray) -> list[Line]:
             continue
         number = counted.sum(1)
         mean = np.where(counted, values, 0.0).sum(1) / number
-        low = np.where(number > 0, np.where(counted, values, np.inf).min(1), np.nan)
-        high = np.where(number > 0, np.where(counted, values, -np.inf).max(1), np.nan)
-        lines.append(Line(SIDES[series], series, cohorts.rounds, mean, low, high))
+        edges = np.where(counted, values, np.inf).min(1), np.where(counted, values, -np.inf).max(1)
+        low, high = (np.where(number > 0, edge, np.nan) for edge in edges)
+        lines.append(Line(SIDES[series], series, cohorts.rounds, mean, (low, high)))
     return lines
 
 
-def _by_client(cohorts: _Cohorts, values: np.ndarray, lying: np.ndarray, honest: np.ndarray) -> _Map:
-    """A row for each client, empty where it was not in the cohort."""
-    clients = np.concatenate([lying, honest])
-    order = np.argsort(clients)
-    row = order[np.searchsorted(clients[order], cohorts.ids)]
-    column = np.arange(len(values))[:, None]
-    shown, gone = np.full((len(clients), len(values)), np.nan), np.zeros((len(clients), len(values)), bool)
-    shown[row, column], gone[row, column] = values, ~cohorts.valid
-    labels = [f"{_MARK}{client}" for client in lying] + [f"{client}" for client in honest]
-    ids = np.broadcast_to(clients[:, None], shown.shape)
-    return _Map(shown, gone, ids, np.full(len(values), len(lying)), labels)
+def _heat_map(cohorts: _Cohorts, values: np.ndarray, title: str, kept: np.ndarray) -> Chart:
+    """Malicious clients first, then the others, or places in the cohort, by evaluation; who does not count is muted.
 
-
-def _by_place(cohorts: _Cohorts, values: np.ndarray) -> _Map:
-    """A row for each place in the cohort, malicious clients first."""
-    order = np.argsort(~cohorts.malicious, axis=1, kind="stable")
-    shown, gone, ids = (np.take_along_axis(x, order, 1).T for x in (values, ~cohorts.valid, cohorts.ids))
-    return _Map(shown, gone, ids, cohorts.malicious.sum(1), None)
-
-
-def _heat_map(
-    cohorts: _Cohorts, values: np.ndarray, title: str, sides: tuple[np.ndarray, np.ndarray] | None
-) -> dict[str, Any]:
-    """Clients, or places in the cohort, by evaluation; who does not count is painted over."""
-    found = _by_place(cohorts, values) if sides is None else _by_client(cohorts, values, *sides)
-    shown = np.where(found.gone, np.nan, found.values)
-    place = {"x": cohorts.rounds.tolist(), "y": list(range(len(shown))), "customdata": found.ids.tolist()}
-    place |= {"type": "heatmap", "hoverongaps": False}
-    told = "round %{x}<br>client %{customdata}<br>"
-    heat = {"z": charts.numbers(shown, 3), "hovertemplate": f"{told}{charts.text(title)} %{{z:.3~g}}<extra></extra>"}
-    data, series = [place | heat | _colors(shown)], [0]
-    if found.gone.any():
-        over = {"z": charts.numbers(np.where(found.gone, 1.0, np.nan)), "showscale": False}
-        data.append(place | over | {"hovertemplate": f"{told}{cohorts.reason}<extra></extra>"})
-        series.append(charts.MUTED)
-    if found.lying.any():
-        border = {"x": _edges(cohorts.rounds), "y": np.pad(found.lying - 0.5, 1, "edge").tolist()}
-        data.append(border | {"mode": "lines", "hoverinfo": "skip", "line": {"width": 2.5, "shape": "hvh"}})
-        series.append(charts.INK)
+    A row has at each evaluation a ``place`` in the cohort, ``[R, E]``, if its client is ``there``.
+    """
+    ids, malicious = cohorts.ids[kept].T, cohorts.malicious[kept].T
     axis: dict[str, Any] = {"title": {"text": "cohort, malicious first"}, "showticklabels": False}
-    if found.labels is not None:
-        ticks = charts.thinned(len(found.labels), _TICKS)
-        axis = {"title": {"text": "client"}, "tickvals": ticks.tolist(), "ticktext": [found.labels[i] for i in ticks]}
+    if cohorts.sides is None:
+        place = np.argsort(~malicious, axis=0, kind="stable")
+        there = np.ones(place.shape, bool)
+        clients, num_malicious = np.take_along_axis(ids, place, 0), malicious.sum(0)
+    else:
+        rows = np.concatenate(cohorts.sides)
+        matches = rows[:, None, None] == ids
+        place, there = matches.argmax(1), matches.any(1)
+        clients, num_malicious = np.broadcast_to(rows[:, None], place.shape), np.full(len(kept), len(cohorts.sides[0]))
+        labels = [f"{_MARK}{row}" if i < num_malicious[0] else f"{row}" for i, row in enumerate(rows)]
+        ticks = charts.thinned(len(rows), _TICKS)
+        axis = {"title": {"text": "client"}, "tickvals": ticks.tolist(), "ticktext": [labels[i] for i in ticks]}
+    at = lambda x: np.take_along_axis(x[kept].T, place, 0)
+    counts = at(cohorts.valid) & there
+    shown = np.where(counts, at(values), np.nan)
+    common = {"x": cohorts.rounds[kept].tolist(), "y": list(range(len(place))), "customdata": clients.tolist()}
+    common |= {"type": "heatmap", "hoverongaps": False}
+    said = "round %{x}<br>client %{customdata}<br>"
+    hover = f"{said}{charts.text(title)} %{{z:.3~g}}<extra></extra>"
+    data = [common | {"z": charts.numbers(shown, 3), "meta": 0, "hovertemplate": hover} | _colors(shown)]
+    if (gone := there & ~counts).any():
+        muted = {"z": charts.numbers(np.where(gone, 1.0, np.nan)), "showscale": False, "meta": charts.MUTED}
+        data.append(common | muted | {"hovertemplate": f"{said}{cohorts.reason}<extra></extra>"})
+    if num_malicious.any():
+        border = {"x": _edges(cohorts.rounds[kept]), "y": np.pad(num_malicious - 0.5, 1, "edge").tolist()}
+        style = {"mode": "lines", "hoverinfo": "skip", "line": {"width": 2.5, "shape": "hvh"}, "meta": charts.INK}
+        data.append(border | style)
     layout = {
         "xaxis": {"title": {"text": "communication round"}, "showgrid": False},
-        "yaxis": {"range": [len(shown) - 0.5, -0.5], "showgrid": False, "zeroline": False} | axis,
-        "height": int(np.clip(130 + 15 * len(shown), 240, 760)),
+        "yaxis": {"range": [len(place) - 0.5, -0.5], "showgrid": False, "zeroline": False} | axis,
+        "height": int(np.clip(130 + 15 * len(place), 240, 760)),
     }
-    return {"data": data, "layout": layout, "series": series}
+    return {"data": data, "layout": layout}
 
 
 def _edges(rounds: np.ndarray) -> list[float]:
@@ -238,15 +207,13 @@ def _notes(cohorts: _Cohorts) -> list[str]:
         )
     elif cohorts.malicious.any():
         notes.append(f"Malicious, marked {_MARK.strip()} and above the line: {_listed(map(str, cohorts.sides[0]))}.")
-    if cohorts.reason != EXPELLED:
-        return notes
     first = {}
-    for evaluation, place in np.argwhere(~cohorts.valid):
-        client = int(cohorts.ids[evaluation, place])
-        first.setdefault(client, (int(cohorts.rounds[evaluation]), bool(cohorts.malicious[evaluation, place])))
+    for evaluation, place in np.argwhere(~cohorts.valid) if cohorts.reason == EXPELLED else ():
+        side = SIDES[int(cohorts.malicious[evaluation, place])]
+        first.setdefault(int(cohorts.ids[evaluation, place]), f"{side}, round {cohorts.rounds[evaluation]}")
     if first:
-        told = [f"{client} ({'malicious' if lying else 'benign'}, round {n})" for client, (n, lying) in first.items()]
-        notes.append(f"Expelled, with the first evaluated round in which they no longer count: {_listed(told)}.")
+        said = _listed(f"{client} ({when})" for client, when in first.items())
+        notes.append(f"Expelled, with the first evaluated round in which they no longer count: {said}.")
     return notes
 
 

@@ -20,31 +20,28 @@ def link(lines: Iterable[Sequence[Any]]) -> str:
     return "data:text/csv;charset=utf-8," + urllib.parse.quote(stream.getvalue(), _SAFE, errors="replace")
 
 
-def of_chart(chart: dict[str, Any]) -> list[list[Any]]:
-    """What a chart shows: a line for each point of its lines, or for each cell of its map."""
-    axes = [_title(chart, axis) for axis in ("xaxis", "yaxis")]
+def of_chart(chart: dict[str, Any]) -> str:
+    """The address of a file of what a chart shows: a line for each point of its lines, or for each cell of its map."""
+    axes = [html.unescape(chart["layout"][axis]["title"]["text"]) for axis in ("xaxis", "yaxis")]
     first = chart["data"][0]
     if first.get("type") == "heatmap":
         ticks = chart["layout"]["yaxis"]
         names = dict(zip(ticks.get("tickvals", ()), ticks.get("ticktext", ()), strict=True))
-        rows, columns = first.get("y", range(len(first["z"]))), first.get("x", range(len(first["z"][0])))
         cells = [
-            [x, names.get(y, y), first["z"][row][column]]
-            for row, y in enumerate(rows)
-            for column, x in enumerate(columns)
+            [x, names.get(y, y), value]
+            for y, row in enumerate(first["z"])
+            for x, value in zip(first.get("x", range(len(row))), row, strict=True)
         ]
-        return [[*axes, "value"], *cells]
-    lines = []
-    for trace in chart["data"]:
-        if "name" in trace:
-            band = trace.get("customdata") or [[None, None]] * len(trace["x"])
-            name = html.unescape(trace["name"])
-            lines += [[name, x, y, *ends] for x, y, ends in zip(trace["x"], trace["y"], band, strict=True)]
-    return [["line", *axes, "low", "high"], *lines]
-
-
-def _title(chart: dict[str, Any], axis: str) -> str:
-    return html.unescape(chart["layout"][axis]["title"]["text"])
+        return link([[*axes, "value"], *cells])
+    points = [
+        [html.unescape(trace["name"]), x, y, *ends]
+        for trace in chart["data"]
+        if "name" in trace
+        for x, y, ends in zip(
+            trace["x"], trace["y"], trace.get("customdata") or [[None, None]] * len(trace["x"]), strict=True
+        )
+    ]
+    return link([["line", *axes, "low", "high"], *points])
 
 
 def _field(value: Any) -> Any:

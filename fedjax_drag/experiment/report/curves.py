@@ -1,14 +1,15 @@
-"""Runs as lines over communication rounds: means and bands over seeds, a chart for each setting."""
+"""Runs as lines with bands over seeds: over communication rounds, clients and classes, a chart for each setting."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_drag.experiment.report import charts
-from fedjax_drag.experiment.report.charts import Line, Scale
+from fedjax_drag.experiment.report.charts import Chart, Line
 from fedjax_drag.experiment.report.reading import ReportedRun
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.run.metric_kinds import METRICS, MetricKind, kind
@@ -16,6 +17,9 @@ from fedjax_drag.simulation.result import TEST, choice_metric
 
 LINES = 8
 """Lines in a chart; more are divided among charts, the best first."""
+
+_SHARES = np.linspace(0.0, 1.0, 101)  # of the clients, from the worst to the best, at which accuracies are drawn
+_FEW_CLASSES = 20  # each of which has a tick
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,41 +42,40 @@ class Group:
         ended = tuple(run for run in self.runs if run.status in ("done", "diverged"))
         return ended or tuple(run for run in self.runs if run.history)
 
+    @property
+    def statuses(self) -> dict[str, int]:
+        """How many runs ended how."""
+        return Counter(run.status for run in self.runs)
+
+    def finals(self, metric: str) -> list[float]:
+        """An accuracy at the end of the runs that figures are taken from."""
+        return [float(run.history[metric][-1]) for run in self.drawn]
+
     def final(self, metric: str) -> float:
         """An accuracy at the end, its mean over the seeds; NaN without any."""
-        lasts = [float(run.history[metric][-1]) for run in self.drawn]
-        return float(np.mean(lasts)) if lasts else np.nan
+        return float(np.mean(finals)) if (finals := self.finals(metric)) else np.nan
 
-    def line(self, measure: str, series: int) -> Line | None:
-        """Mean over seeds in a band from their minimum to their maximum, at the rounds that all have; None without."""
+    def line(self, measure: str) -> Line | None:
+        """A quantity at the rounds that all runs have; None if they do not have it."""
         found = [(run.history["round"], y) for run in self.drawn if (y := run.scalars(measure)) is not None]
         if not found:
             return None
         rounds = reduce(np.intersect1d, [x for x, _ in found])
-        stacked = np.stack([y[np.isin(x, rounds)] for x, y in found])
-        spread = (stacked.min(0), stacked.max(0)) if len(found) > 1 else (None, None)
-        return Line(self.row, series, rounds, stacked.mean(0), *spread)
+        return charts.over_seeds(self.row, rounds, np.transpose([y[np.isin(x, rounds)] for x, y in found]))
 
 
 class Panel(NamedTuple):
     """A chart of the page.
 
     Attributes:
-      chart: its number among the charts.
+      chart: its data and layout.
       title: above it; empty if it is the only one.
       about: what it shows, for those who cannot see it.
     """
 
-    chart: int
+    chart: Chart
     title: str
     about: str
-
-
-class ChartGroup(NamedTuple):
-    """Charts that share a legend: the names of series 0, 1, ..., and those charts."""
-
-    names: list[str]
-    panels: list[Panel]
 
 
 class Block(NamedTuple):
@@ -81,12 +84,12 @@ class Block(NamedTuple):
     Attributes:
       title: the quantity.
       shown: whether it is unfolded at first.
-      parts: its charts, of at most :data:`LINES` lines each.
+      parts: charts that share a legend, the names of at most :data:`LINES` lines.
     """
 
     title: str
     shown: bool
-    parts: list[ChartGroup]
+    parts: list[tuple[list[str], list[Panel]]]
 
 
 def groups(runs: Sequence[ReportedRun]) -> list[Group]:
@@ -102,80 +105,96 @@ def choice_of(found: Sequence[Group]) -> str:
     return choice_metric(*(run.history for group in found for run in group.drawn))
 
 
-def blocks(found: Sequence[Group], target: float | None, drawing: list[dict[str, Any]]) -> list[Block]:
-    """The charts of every quantity that the runs have.
-
-    Args:
-      found: the runs.
-      target: accuracy to mark, in [0, 1], or None.
-      drawing: the charts of the page, to which these are appended.
-    """
+def over_rounds(found: Sequence[Group], target: float | None) -> list[Block]:
+    """The charts of every quantity that the runs have over communication rounds; ``target`` is an accuracy or None."""
     metric = choice_of(found)
-    columns = {group.column for group in found}
-    shown = {metric, TEST, "test_loss"} if len(columns) == 1 else {metric, TEST}
+    shown = {metric, TEST} | ({"test_loss"} if len({group.column for group in found}) == 1 else set())
     made = []
     for measure in _measures(found):
-        title, goal = metric_kinds.title(measure), target if measure == metric else None
-
-        def chart(lines: Sequence[Line], axis: Scale, goal: float | None = goal) -> dict[str, Any]:
-            return charts.curves(lines, axis, goal)
-
-        lines = [(group, group.line(measure, 0)) for group in found]
-        axis = charts.scale(title, [line for _, line in lines if line], kind(measure) is MetricKind.SHARE)
-        made.append(block(title, measure in shown, lines, axis, chart, f"{title} over communication rounds", drawing))
+        title, percent = metric_kinds.title(measure), kind(measure) is MetricKind.SHARE
+        lines = [(group, group.line(measure)) for group in found]
+        aim = target if measure == metric else None
+        made += block(title, lines, f"{title} over communication rounds", percent, target=aim)
+        made[-1] = made[-1]._replace(shown=measure in shown)
     return made
+
+
+def every_client(found: Sequence[Group]) -> list[Block]:
+    """The accuracy of the final model client by client and class by class; none where clients were not evaluated."""
+    lines = [(group, _last(group, "client_accuracy", ranked=True)) for group in found]
+    title = metric_kinds.title("client_accuracy")
+    axis = charts.axis_title("clients, from the worst to the best", "worst")
+    axis |= {"range": [0.0, 1.02], "tickformat": ".0%"}
+    made = block(title, lines, f"final {title}, the clients sorted from the worst to the best", True, axis)
+    lines = [(group, _last(group, "class_accuracy", ranked=False)) for group in found]
+    title = metric_kinds.title("class_accuracy")
+    classes = max((len(line.x) for _, line in lines if line), default=0)
+    axis = charts.axis_title("class", "class") | {"range": [-0.5, classes - 0.5], "showgrid": False}
+    axis |= {"dtick": 1} if classes <= _FEW_CLASSES else {}
+    return made + block(title, lines, f"final {title}", True, axis)
 
 
 def block(
     title: str,
-    shown: bool,
     lines: Sequence[tuple[Group, Line | None]],
-    axis: Scale,
-    chart: Callable[[Sequence[Line], Scale], dict[str, Any]],
     about: str,
-    drawing: list[dict[str, Any]],
-) -> Block:
-    """A chart for each setting, with a line for each of the groups that are compared in it.
+    percent: bool,
+    xaxis: dict[str, Any] | None = None,
+    target: float | None = None,
+) -> list[Block]:
+    """A chart for each setting, with a line for each of the groups that are compared in it; none without lines.
 
     Args:
       title: the quantity.
-      shown: whether it is unfolded at first.
       lines: of all groups, None of one that has none; their series are numbered here.
-      axis: of all charts.
-      chart: ``(lines, axis) -> chart``.
       about: what a chart shows, for those who cannot see it.
-      drawing: the charts of the page, to which these are appended.
+      percent: whether the values are shares.
+      xaxis: the horizontal axis; default communication rounds.
+      target: where a dotted line is drawn, or None.
     """
+    if not any(line for _, line in lines):
+        return []
+    yaxis = charts.vertical_axis(title, [line for _, line in lines if line], percent)
     columns = list(dict.fromkeys(group.column for group, _ in lines))
     rows = list(dict.fromkeys(group.row for group, _ in lines))
     if len(rows) > LINES:
         metric = choice_of([group for group, _ in lines])
-        best = {
-            row: np.nan_to_num(np.nanmax([-1.0, *(g.final(metric) for g, _ in lines if g.row == row)])) for row in rows
-        }
+        best = {row: np.nanmax([-1.0, *(g.final(metric) for g, _ in lines if g.row == row)]) for row in rows}
         rows.sort(key=lambda row: -best[row])
     parts = []
     for start in range(0, len(rows), LINES):
-        names = rows[start : start + LINES]
-        panels = []
+        names, panels = rows[start : start + LINES], []
         for column in columns:
             here = {group.row: line for group, line in lines if line and group.column == column}
             drawn = [here[row]._replace(series=series) for series, row in enumerate(names) if row in here]
             if drawn:
-                drawing.append(chart(drawn, axis))
                 where = f"{about}, {column}" if column else about
-                panels.append(Panel(len(drawing) - 1, column if len(columns) > 1 else "", where))
-        parts.append(ChartGroup(names, panels))
-    return Block(title, shown, parts)
+                panels.append(Panel(charts.curves(drawn, yaxis, xaxis, target), column * (len(columns) > 1), where))
+        parts.append((names, panels))
+    return [Block(title, True, parts)]
+
+
+def _last(group: Group, name: str, ranked: bool) -> Line | None:
+    """The last evaluation of a metric with several numbers, sorted if it is ranked; None without a finite one."""
+    finals = [np.asarray(run.history[name][-1]) for run in group.drawn if name in run.history]
+    finals = [final for final in finals if final.ndim and np.isfinite(final).any()]
+    if ranked:
+        finals = [np.quantile(final[np.isfinite(final)], _SHARES) for final in finals]
+    if not finals:
+        return None
+    x = _SHARES if ranked else np.arange(len(finals[0]))
+    return charts.over_seeds(group.row, x, np.transpose([final for final in finals if len(final) == len(x)]))
 
 
 def _measures(found: Sequence[Group]) -> list[str]:
     """Quantities with one number for each evaluation that are not 0 throughout."""
-    present: dict[str, bool] = {}
-    for run in (run for group in found for run in group.drawn):
-        for name in run.history:
-            values = run.scalars(name)
-            if values is not None and kind(name) is not MetricKind.COST:
-                present[name] = present.get(name, False) or bool(np.any(np.nan_to_num(values)))
-    shown = [name for name, nonzero in present.items() if nonzero]
+    shown = dict.fromkeys(
+        name
+        for group in found
+        for run in group.drawn
+        for name in run.history
+        if kind(name) is not MetricKind.COST
+        and (values := run.scalars(name)) is not None
+        and np.any(np.nan_to_num(values))
+    )
     return [name for name in METRICS if name in shown] + [name for name in shown if name not in METRICS]

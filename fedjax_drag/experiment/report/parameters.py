@@ -1,13 +1,12 @@
 """The final accuracy against the values of a numeric axis that is a choice: step size, a parameter of the rule."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fedjax_drag.experiment.config.conditions import is_condition
+from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.report import charts
-from fedjax_drag.experiment.report.charts import Line, Scale
+from fedjax_drag.experiment.report.charts import Line
 from fedjax_drag.experiment.report.curves import Block, Group, block, choice_of, groups
 from fedjax_drag.experiment.report.reading import Found, ReportedRun
 from fedjax_drag.experiment.run import metric_kinds
@@ -27,15 +26,11 @@ def numeric(found: Found) -> list[str]:
     ]
 
 
-def blocks(found: Found, drawing: list[dict[str, Any]]) -> list[Block]:
+def blocks(found: Found) -> list[Block]:
     """The chart of a sweep with one numeric axis; none without.
 
     A line for each combination of the other choices, in a chart for each condition; a line for each condition where
     there is no other choice.
-
-    Args:
-      found: the sweep.
-      drawing: the charts of the page, to which these are appended.
     """
     axes = numeric(found)
     if len(axes) != 1 or found.grid is None:
@@ -46,54 +41,37 @@ def blocks(found: Found, drawing: list[dict[str, Any]]) -> list[Block]:
     by, over = (choices, conditions) if choices else (conditions, [])
     lines: dict[tuple[str, str], list[ReportedRun]] = {}
     for run in found.runs:
-        names = outcome_table.setting(grid, run.values, by), outcome_table.setting(grid, run.values, over)
-        lines.setdefault((names[0] or found.name, names[1]), []).append(run)
+        row, column = (outcome_table.setting(grid, run.values, axes) for axes in (by, over))
+        lines.setdefault((row or found.name, column), []).append(run)
     metric = choice_of(groups(found.runs))
+    title = f"final {metric_kinds.title(metric)}"
     drawn = [(Group(*names, tuple(runs)), _line(names[0], runs, axis, metric)) for names, runs in lines.items()]
-    title = metric_kinds.title(metric)
-    scale = charts.scale(f"final {title}", [line for _, line in drawn if line], True)
-
-    def chart(shown: Sequence[Line], scale: Scale) -> dict[str, Any]:
-        return _chart(shown, scale, axis, outcome_table.texts(grid.labels[axis]))
-
-    return [block(f"Final {title} by {axis}", True, drawn, scale, chart, f"final {title} by {axis}", drawing)]
+    made = block(title, drawn, f"{title} by {axis}", True, _axis(axis, outcome_table.texts(grid.labels[axis])))
+    return [one._replace(title=f"{title} by {axis}") for one in made]
 
 
-def _line(name: str, runs: Sequence[ReportedRun], axis: str, metric: str) -> Line | None:
-    """Mean over seeds in a band from their minimum to their maximum; None without a run that has begun."""
-    finals: dict[float, tuple[float, ...]] = {}
-    for value in sorted({float(run.values[axis]) for run in runs}):
-        (group,) = groups([run for run in runs if float(run.values[axis]) == value]) or (None,)
-        if group is not None and group.drawn:
-            finals[value] = tuple(float(run.history[metric][-1]) for run in group.drawn)
-    if not finals:
-        return None
-    x, y = np.array(list(finals)), list(finals.values())
-    mean, low, high = (np.array([reduced(same) for same in y]) for reduced in (np.mean, np.min, np.max))
-    spread = (low, high) if max(map(len, y)) > 1 else (None, None)
-    return Line(name, 0, x, mean, *spread)
+def _line(name: str, runs: list[ReportedRun], axis: str, metric: str) -> Line | None:
+    """The accuracy at the end by value, over the seeds; None without a run that has begun."""
+    by_value: dict[float, tuple[ReportedRun, ...]] = {}
+    for run in sorted(runs, key=lambda run: float(run.values[axis])):
+        value = float(run.values[axis])
+        by_value[value] = (*by_value.get(value, ()), run)
+    finals = {value: ended for value, same in by_value.items() if (ended := Group("", "", same).finals(metric))}
+    return charts.over_seeds(name, np.array(list(finals)), finals.values()) if finals else None
 
 
-def _chart(lines: Sequence[Line], scale: Scale, axis: str, texts: dict[Any, str]) -> dict[str, Any]:
-    chart = charts.curves(lines, scale)
+def _axis(name: str, texts: dict[Any, str]) -> dict[str, Any]:
     values = np.array(sorted(texts), float)
     log = is_logarithmic(values)
     places = np.log10(values) if log else values
     margin = 0.04 * float(np.ptp(places))
-    ticks = values[charts.thinned(len(values), _TICKS)]
-    chart["layout"]["xaxis"] = {
-        "unifiedhovertitle": {"text": f"{charts.text(axis)} %{{x}}"},
-        "title": {"text": charts.text(axis) + " (log scale)" * log},
+    ticks = values[charts.thinned(len(values), _TICKS)].tolist()
+    return charts.axis_title(charts.text(name) + " (log scale)" * log, charts.text(name)) | {
         "type": "log" if log else "linear",
         "range": [float(places[0]) - margin, float(places[-1]) + margin],
-        "tickvals": ticks.tolist(),
-        "ticktext": [charts.text(texts[value]) for value in ticks.tolist()],
+        "tickvals": ticks,
+        "ticktext": [charts.text(texts[value]) for value in ticks],
     }
-    for trace, line in zip([t for t in chart["data"] if "name" in t], lines, strict=True):
-        trace["marker"].pop("maxdisplayed")
-        if "error_y" in trace:
-            trace["error_y"] = charts.whiskers(line, np.arange(len(line.x)), most=len(line.x))
-    return chart
 
 
 def is_logarithmic(values: np.ndarray) -> bool:

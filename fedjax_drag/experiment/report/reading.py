@@ -1,5 +1,6 @@
 """What a results folder holds, whether or not all of it has come to its end."""
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -10,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import load, variants
-from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.build.experiment import load, variants
+from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
@@ -143,7 +143,10 @@ def _sweep(folder: Path) -> Found:
 def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str | None = None) -> ReportedRun:
     history: History = {}
     metrics = folder / METRICS
-    figures = _mapping(folder / results.SUMMARY)
+    figures: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):  # not there yet, or damaged
+        found = read_json(folder / results.SUMMARY)
+        figures = found if isinstance(found, dict) else {}
     try:
         history, damage = metrics_file.read(metrics)
         history = metrics_file.typed(history, figures.get("dtypes"))
@@ -157,8 +160,7 @@ def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str
         status, message = "damaged", str(error)
     if failure is not None:
         status, message = "failed", failure
-    environment = _mapping(folder / results.ENVIRONMENT)
-    return ReportedRun(*names, config, history, status, message, figures, environment)
+    return ReportedRun(*names, config, history, status, message, figures, results.read_environment(folder))
 
 
 def _status(history: History, figures: Mapping[str, Any], rounds: int) -> tuple[str, str]:
@@ -200,12 +202,3 @@ def _same(value: Any) -> str:
         return repr(float(value))
     except (TypeError, ValueError):
         return str(value)
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; empty if there is none or it cannot be read."""
-    try:
-        value = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}

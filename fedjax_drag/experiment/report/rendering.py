@@ -10,17 +10,15 @@ from fedjax_drag.experiment.figures.labels import clean
 
 _SUFFIXES = (".html", ".htm")
 _SOURCES = Path(__file__).parent / "page"
-_LIBRARY = (
-    "plotly-cartesian.min.js"  # the npm package plotly.js-cartesian-dist-min, 4.1.1: lines and heat maps, no more
-)
 
 
-def render(template: str, content: dict[str, Any]) -> str:
+def render(template: str, content: dict[str, Any], library: str = "") -> str:
     """The page, its scripts allowed by their hashes alone and all other sources forbidden.
 
     Args:
       template: a file in ``page/``, which extends ``base.html``.
-      content: all that the template asks for, with ``charts`` for plotly.js; the library is left out if there is none.
+      content: all that the template asks for.
+      library: the text of plotly.js; empty for a page without interactive charts.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # here: only a report needs them
     from markupsafe import Markup
@@ -33,14 +31,22 @@ def render(template: str, content: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    templates.globals |= {"clean": clean, "quote": urllib.parse.quote}
-    library = _SOURCES.joinpath(_LIBRARY).read_text(encoding="utf-8") if content["charts"] else ""
     script, style = (_SOURCES.joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
-    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (library, script) if text)
-    page = templates.get_template(template).render(
-        content, library=Markup(library), script=Markup(script), style=Markup(style), hashes=Markup(hashes)
-    )
-    return page.encode("utf-8", "replace").decode("utf-8")
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in (library, script) if text]
+    hashes = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
+    parts = {"library": library, "script": script, "style": style, "hashes": hashes}
+    templates.globals |= {"clean": clean, "quote": urllib.parse.quote}
+    templates.globals |= {name: Markup(text) for name, text in parts.items()}
+    return templates.get_template(template).render(content).encode("utf-8", "replace").decode("utf-8")
+
+
+def plotly_js() -> str:
+    """The library that draws interactive charts, of the package plotly; empty where that is not installed."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        return ""
+    return get_plotlyjs()
 
 
 def check_place(name: str, path: Path) -> None:
@@ -49,7 +55,3 @@ def check_place(name: str, path: Path) -> None:
         raise ValueError(f"{name}={str(path)!r}: must be a file, and this is a folder")
     if path.suffix.lower() not in _SUFFIXES:
         raise ValueError(f"{name}={str(path)!r}: must end in {' or '.join(_SUFFIXES)}, as a page does")
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

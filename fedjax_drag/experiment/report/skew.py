@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from fedjax_drag.data.formats.cache import kept_as_it_is
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.report import charts
+from fedjax_drag.experiment.report.charts import Chart
 from fedjax_drag.experiment.report.curves import Panel
 from fedjax_drag.experiment.report.reading import ReportedRun
 from fedjax_drag.experiment.run.planning import Federations
@@ -22,41 +22,27 @@ SPLITS = 4
 CLIENTS = 1000
 """Most clients of a heat map."""
 
-_COLORS = [[0.0, "#ffffd9"], [0.25, "#c7e9b4"], [0.5, "#41b6c4"], [0.75, "#225ea8"], [1.0, "#081d58"]]
+_COLORS = ("#ffffd9", "#c7e9b4", "#41b6c4", "#225ea8", "#081d58")
+_SCALE = [[(i / 4) ** 2, color] for i, color in enumerate(_COLORS)]  # grows with the square root of the count
 
 
-class SkewMap(NamedTuple):
-    """A way in which the data were divided: its heat map and what is to be said about it."""
-
-    panel: Panel
-    note: str
-
-
-def splits(runs: Sequence[ReportedRun], drawing: list[dict[str, Any]]) -> tuple[list[SkewMap], str]:
-    """The different splits of the first seed, and a note if some or all are missing.
-
-    Args:
-      runs: the runs.
-      drawing: the charts of the page, to which these are appended.
-    """
+def splits(runs: Sequence[ReportedRun]) -> tuple[list[tuple[Panel, str]], str]:
+    """The different splits of the first seed, each with what is to be said, and a note if some or all are missing."""
     first = min(run.config.seed for run in runs)
     different = {
-        json.dumps([run.config.data.to_mapping(), run.config.partition.to_mapping()], default=str): run
+        json.dumps([run.config.data.to_mapping(), run.config.partition.to_mapping()], default=str): run.config
         for run in reversed(runs)
         if run.config.seed == first
     }
     made, federations = [], Federations()
-    for run in [*reversed(different.values())][:SPLITS]:
+    for config in [*reversed(different.values())][:SPLITS]:
         try:
             with kept_as_it_is():
-                report = federations.split(resolve(_without_download(run.config))).skew_report()
+                report = federations.split(resolve(_without_download(config))).skew_report()
         except (ValueError, OSError, ImportError) as error:
             return made, f"Not shown, since the data cannot be had here: {next(iter(str(error).splitlines()), '')}"
-        drawing.append(_heat_map(report))
-        panel = Panel(
-            len(drawing) - 1, f"{report.title}, seed {run.config.seed}", f"examples by client and class: {report.title}"
-        )
-        made.append(SkewMap(panel, _note(report)))
+        about = f"examples by client and class: {report.title}"
+        made.append((Panel(_heat_map(report), f"{report.title}, seed {config.seed}", about), _note(report)))
     left = len(different) - SPLITS
     return made, f"{left} more splits are not shown." if left > 0 else ""
 
@@ -67,36 +53,32 @@ def _without_download(config: Config) -> Config:
     return dataclasses.replace(config, data=dataclasses.replace(config.data, arguments=arguments))
 
 
-def _heat_map(report: SkewReport) -> dict[str, Any]:
-    """Clients by classes; colours grow with the square root of the count, no colour means none."""
+def _heat_map(report: SkewReport) -> Chart:
+    """Clients by classes; no colour means none."""
     counts = report.counts[:CLIENTS].T
-    top = int(counts.max())
-    ticks = np.unique((top * np.array([0.0, 0.0625, 0.25, 0.5625, 1.0])).round().astype(int))
-    heat = {
+    heat: dict[str, Any] = {
         "type": "heatmap",
-        "z": charts.numbers(np.where(counts > 0, np.sqrt(counts), np.nan), 4),
-        "customdata": counts.tolist(),
-        "meta": "customdata",  # what a file has
-        "colorscale": _COLORS,
-        "zmin": 0.0,
-        "zmax": float(np.sqrt(top)) or 1.0,
+        "z": [[int(count) or None for count in row] for row in counts],
+        "meta": 0,
+        "colorscale": _SCALE,
+        "zmin": 0,
+        "zmax": int(counts.max()) or 1,
         "hoverongaps": False,
-        "hovertemplate": "client %{x}<br>class %{y}<br>%{customdata} examples<extra></extra>",
-        "colorbar": {"tickvals": np.sqrt(ticks).tolist(), "ticktext": [f"{tick:,}" for tick in ticks]},
+        "hovertemplate": "client %{x}<br>class %{y}<br>%{z} examples<extra></extra>",
     }
     layout = {
         "xaxis": {"title": {"text": "client"}, "showgrid": False, "zeroline": False},
         "yaxis": {"title": {"text": "class"}, "showgrid": False, "zeroline": False, "dtick": max(1, len(counts) // 20)},
         "height": int(np.clip(130 + 18 * len(counts), 240, 640)),
     }
-    return {"data": [heat], "layout": layout, "series": [0]}
+    return {"data": [heat], "layout": layout}
 
 
 def _note(report: SkewReport) -> str:
-    def told(values: np.ndarray) -> str:
+    def spread(values: np.ndarray) -> str:
         return f"{values.min():,} to {values.max():,}, median {np.median(values):,g}"
 
     clients = f"{len(report.counts):,} clients"
     shown = f"; the first {CLIENTS:,} are shown" if len(report.counts) > CLIENTS else ""
-    sizes, classes = told(report.sizes), told(report.classes_per_client)
+    sizes, classes = spread(report.sizes), spread(report.classes_per_client)
     return f"{clients}{shown}. Examples per client: {sizes}. Classes per client: {classes}."

@@ -1,8 +1,6 @@
 """The figures of runs as a table: final accuracy, and what it took to reach a target."""
 
-import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -18,33 +16,31 @@ DASH = "\N{EN DASH}"
 
 _LONGEST = 1e12  # numbers from here on are written with an exponent
 _STEP = 0.05  # between the accuracies of which one is chosen as target
+_PERCENT = ", %"  # ends the head of a column of shares
+_CLOCK = "wall clock, s"
 
 
-class ResultLine(NamedTuple):
-    """A line of the table of results.
+class ResultColumn(NamedTuple):
+    """A column of the table of results.
 
     Attributes:
-      row: what is compared.
-      column: under which settings.
-      status: how the runs ended.
-      ok: whether all came to a good end.
-      figures: texts, one for each of the heads.
-      folders: seeds and folders of the runs, within that of the results.
+      head: its name.
+      figure: of a run that has begun; None where it was not measured, NaN where a target was not reached.
+      form: how it is written.
+      to_target: whether it is what it took to reach the target.
     """
 
-    row: str
-    column: str
-    status: str
-    ok: bool
-    figures: list[str]
-    folders: list[tuple[int, str]]
+    head: str
+    figure: Callable[[ReportedRun], float | None]
+    form: str = ".1f"
+    to_target: bool = False
 
 
-class Table(NamedTuple):
-    """The table of results; the heads are those of the figures; ``csv`` has a line for each run, in numbers."""
+class ResultTable(NamedTuple):
+    """Heads of the figures, a line for each group of runs with their texts, and a file with a line for each run."""
 
     heads: list[str]
-    rows: list[ResultLine]
+    rows: list[tuple[Group, list[str]]]
     csv: str
 
 
@@ -64,60 +60,23 @@ def target_for(found: Sequence[Group]) -> float | None:
     return round(int((min(max(middle, 0.0), 1.0) + ROUNDING) / _STEP) * _STEP, 2) or None
 
 
-def results(found: Sequence[Group], target: float | None) -> Table:
+def results(found: Sequence[Group], target: float | None) -> ResultTable:
     """Final and best accuracy, and what it took to reach ``target``, of each group of runs.
 
     With validation examples the best round and the target are by validation accuracy.
     """
-    metric = choice_of(found)
-    accuracies: list[tuple[str, Callable[[ReportedRun], float]]] = [("final accuracy, %", lambda run: last(run, TEST))]
-    if metric == VALIDATION:
-        accuracies.append(("best validation accuracy, %", lambda run: best_of(run, metric).accuracy))
-        accuracies.append(("test accuracy there, %", lambda run: best_of(run, metric).test_accuracy))
-    else:
-        accuracies.append(("best accuracy, %", lambda run: best_of(run, metric).accuracy))
-    wanted: list[tuple[str, Callable[[ReportedRun], float | None], Callable[[Group], str]]] = [
-        (head, figure, lambda group, figure=figure: over(group, lambda run: 100 * figure(run)))
-        for head, figure in accuracies
-    ]
-    worst = "worst tenth of the clients, %"
-    wanted.append((worst, lambda run: (_worst_tenth(run) or np.nan) / 100, lambda group: over(group, _worst_tenth)))
-    if target is not None:
-        aim = (metric, target)
-        costs: list[tuple[str, Callable[[ReportedRun], np.ndarray | None], str]] = [
-            ("rounds", lambda run: run.history["round"], ",.0f"),
-            ("client seconds", _client_seconds, ".3g"),
-            ("MB sent", _megabytes, ",.0f"),
-        ]
-        wanted += [
-            (
-                f"{name} to {100 * target:g} %",
-                lambda run, cost=cost: _when_reached(run, aim, cost),
-                lambda group, cost=cost, form=form: _to(group, aim, cost, form),
-            )
-            for name, cost, form in costs
-        ]
-    wanted.append(("wall clock, s", _seconds, lambda group: over(group, _seconds, False)))
-    texts = [[tell(group) for _, _, tell in wanted] for group in found]
-    kept = [any(line[i] != DASH for line in texts) for i in range(len(wanted))]
-    rows = [
-        ResultLine(group.row, group.column, *_end(group.runs), list(itertools.compress(line, kept)), _folders(group))
-        for group, line in zip(found, texts, strict=True)
-    ]
-    figures = [(head.removesuffix(", %"), figure) for head, figure, _ in itertools.compress(wanted, kept)]
-    lines = [
+    columns = _columns(choice_of(found), target)
+    texts = [[_text(group, column) for column in columns] for group in found]
+    kept = [place for place in range(len(columns)) if any(line[place] != DASH for line in texts)]
+    columns, texts = [columns[place] for place in kept], [[line[place] for place in kept] for line in texts]
+    lines = [["what", "setting", "seed", "status", "folder", *(c.head.removesuffix(_PERCENT) for c in columns)]]
+    lines += [
         [run.row, run.column, run.config.seed, run.status, run.place]
-        + [figure(run) if run.history else None for _, figure in figures]
+        + [column.figure(run) if run.history else None for column in columns]
         for group in found
         for run in group.runs
     ]
-    head = ["what", "setting", "seed", "status", "folder", *(name for name, _ in figures)]
-    return Table(list(itertools.compress((head for head, _, _ in wanted), kept)), rows, csv_files.link([head, *lines]))
-
-
-def _folders(group: Group) -> list[tuple[int, str]]:
-    """Seeds and folders of the runs that have one."""
-    return [(run.config.seed, run.place) for run in group.runs if run.place and run.history]
+    return ResultTable([c.head for c in columns], list(zip(found, texts, strict=True)), csv_files.link(lines))
 
 
 def best_of(run: ReportedRun, metric: str) -> BestRound:
@@ -128,33 +87,61 @@ def best_of(run: ReportedRun, metric: str) -> BestRound:
     return BestRound(int(run.history["round"][place]), float(accuracy[place]), test)
 
 
-def _worst_tenth(run: ReportedRun) -> float | None:
-    """Final accuracy on the own examples of the worst tenth of the clients, in percent; None if not evaluated."""
-    found = run.scalars("client_accuracy_worst_tenth")
-    return None if found is None else 100 * float(found[-1])
-
-
 def rounds_to(run: ReportedRun, metric: str, target: float) -> int | None:
     """First evaluated round in which an accuracy of a run reaches ``target``, or None."""
     place = first_reached(run.history[metric], target)
     return None if place is None else int(run.history["round"][place])
 
 
-def last(run: ReportedRun, metric: str) -> float:
-    """An accuracy at the end of a run that has begun."""
-    return float(run.history[metric][-1])
+def mean_and_spread(values: Sequence[float], form: str = ".1f") -> str:
+    """Mean and, over several runs, standard deviation; a dash without any."""
+    if not values:
+        return DASH
+    largest = max(map(abs, values))
+    if form == ",.0f" and 0 < largest < 100 and any(value % 1 for value in values):  # small, and no count
+        form = f".{2 - math.floor(math.log10(largest))}f"
+    form = form if largest < _LONGEST else ".3g"
+    spread = f" \N{PLUS-MINUS SIGN} {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
+    return f"{np.mean(values):{form}}{spread}"
 
 
-def _seconds(run: ReportedRun) -> float | None:
-    return finite(run.figures.get("seconds"))
+def _columns(metric: str, target: float | None) -> list[ResultColumn]:
+    columns = [ResultColumn("final accuracy, %", lambda run: float(run.history[TEST][-1]))]
+    best = "best validation accuracy, %" if metric == VALIDATION else "best accuracy, %"
+    columns.append(ResultColumn(best, lambda run: best_of(run, metric).accuracy))
+    if metric == VALIDATION:
+        columns.append(ResultColumn("test accuracy there, %", lambda run: best_of(run, metric).test_accuracy))
+    columns.append(ResultColumn("worst tenth of the clients, %", _worst_tenth))
+    for name, spent, form in (
+        ("rounds", lambda run: run.history["round"], ",.0f"),
+        ("client seconds", _client_seconds, ".3g"),
+        ("MB sent", _megabytes, ",.0f"),
+    ):
+
+        def cost(run: ReportedRun, spent: Callable[[ReportedRun], np.ndarray | None] = spent) -> float | None:
+            values, place = spent(run), first_reached(run.history[metric], target or 0.0)
+            return None if values is None else np.nan if place is None else float(values[place])
+
+        columns += [ResultColumn(f"{name} to {100 * target:g} %", cost, form, to_target=True)] if target else []
+    return [*columns, ResultColumn(_CLOCK, lambda run: finite(run.figures.get("seconds")))]
 
 
-def _when_reached(
-    run: ReportedRun, target: tuple[str, float], measured: Callable[[ReportedRun], np.ndarray | None]
-) -> float | None:
-    """What was measured when a run first had the accuracy of a kind that is the target; None if it never had."""
-    place, values = first_reached(run.history[target[0]], target[1]), measured(run)
-    return None if place is None or values is None else float(values[place])
+def _text(group: Group, column: ResultColumn) -> str:
+    """A figure of the runs behind a line: mean and standard deviation."""
+    measured = [value for run in group.drawn if (value := column.figure(run)) is not None]
+    known = [value * (100 if column.head.endswith(_PERCENT) else 1) for value in measured if np.isfinite(value)]
+    if not column.to_target:  # seeds that ran as one program share its wall clock, whose spread is then no measurement
+        return mean_and_spread([float(np.mean(known))] if known and column.head == _CLOCK else known)
+    if measured and not known:
+        return "not reached"
+    missing = f" ({len(known)} of {len(measured)})" if len(known) < len(measured) else ""
+    return mean_and_spread(known, column.form) + missing
+
+
+def _worst_tenth(run: ReportedRun) -> float | None:
+    """Final accuracy on the own examples of the worst tenth of the clients; None if not evaluated."""
+    found = run.scalars("client_accuracy_worst_tenth")
+    return None if found is None else float(found[-1])
 
 
 def _client_seconds(run: ReportedRun) -> np.ndarray | None:
@@ -167,42 +154,3 @@ def _megabytes(run: ReportedRun) -> np.ndarray | None:
     """Bytes to and from clients so far, in millions ``[E]``; None if they were not counted."""
     down, up = run.scalars("bytes_down"), run.scalars("bytes_up")
     return None if down is None or up is None else np.cumsum(down + up) / 1e6
-
-
-def over(group: Group, figure: Callable[[ReportedRun], float | None], spread: bool = True) -> str:
-    """A figure of the runs behind a line: mean and standard deviation."""
-    known = [value for run in group.drawn if (value := figure(run)) is not None and np.isfinite(value)]
-    # Seeds that ran as one program share its wall clock, so that their spread is none of the measurement.
-    return _told(known if spread or not known else [float(np.mean(known))], ".1f")
-
-
-def _to(
-    group: Group, target: tuple[str, float], measured: Callable[[ReportedRun], np.ndarray | None], form: str
-) -> str:
-    """What was measured when a group's runs first had the accuracy of a kind that is the target."""
-    known = [run for run in group.drawn if measured(run) is not None]
-    reached = [x for run in known if (x := _when_reached(run, target, measured)) is not None]
-    if not known:
-        return DASH
-    if not reached:
-        return "not reached"
-    return _told(reached, form) + (f" ({len(reached)} of {len(known)})" if len(reached) < len(known) else "")
-
-
-def _told(values: Sequence[float], form: str) -> str:
-    """Mean and, over several runs, standard deviation."""
-    if not values:
-        return DASH
-    largest = max(map(abs, values))
-    if form == ",.0f" and 0 < largest < 100 and any(value % 1 for value in values):  # small, and no count
-        form = f".{2 - math.floor(math.log10(largest))}f"
-    form = form if largest < _LONGEST else ".3g"
-    spread = f" \N{PLUS-MINUS SIGN} {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
-    return f"{np.mean(values):{form}}{spread}"
-
-
-def _end(runs: Sequence[ReportedRun]) -> tuple[str, bool]:
-    """How runs ended, and whether that is well."""
-    counts = Counter(run.status for run in runs)
-    told = ", ".join(status if len(runs) == 1 else f"{number} {status}" for status, number in counts.items())
-    return told, set(counts) == {"done"}

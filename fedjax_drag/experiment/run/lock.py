@@ -12,7 +12,8 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,7 +37,7 @@ FILES = (LOCK, HOLDER)
 
 
 class FolderLock:
-    """The right to write into a results folder, from its construction until :meth:`release`.
+    """The right to write into a results folder, from its construction until :meth:`release` or the end of a block.
 
     Args:
       folder: the results folder; made here if it does not exist.
@@ -47,7 +48,7 @@ class FolderLock:
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._made = tuple(path for path in (folder, *folder.parents) if not path.exists())
+        self._made = [path for path in (folder, *folder.parents) if not path.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             check_kinds(folder, FILES)
@@ -60,18 +61,32 @@ class FolderLock:
             reason = error.strerror or type(error).__name__
             raise FolderError(f"out={str(folder)!r}: cannot be written ({reason}); choose another folder") from error
         with contextlib.suppress(OSError):  # a full disk: the lock holds, only its holder's name is missing
-            write_text(folder / HOLDER, json.dumps(_this_process()))
+            since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            holder = {"host": socket.gethostname(), "process": os.getpid(), "since": since}
+            write_text(folder / HOLDER, json.dumps(holder))
 
-    def release(self) -> None:
-        """Lets others write; a folder that was made for the lock and is still empty is removed."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.release()
+
+    def release(self, remove: bool = False) -> None:
+        """Lets others write. A folder that was made for the lock and is still empty is removed.
+
+        Args:
+          remove: whether the folder is removed if it is empty, whoever has made it.
+        """
         if not self._lock.is_locked:
             return
         (self._folder / HOLDER).unlink(missing_ok=True)
-        unused = bool(self._made) and self._folder.is_dir() and os.listdir(self._folder) == [LOCK]
-        if unused:
+        removed = self._made or ([self._folder] if remove else [])
+        if not self._folder.is_dir() or os.listdir(self._folder) != [LOCK]:
+            removed = []
+        if removed:
             (self._folder / LOCK).unlink()
         self._lock.release()
-        for path in self._made if unused else ():
+        for path in removed:
             with contextlib.suppress(OSError):  # another process uses it
                 path.rmdir()
 
@@ -110,65 +125,43 @@ class HoldsLock:
     """A plan that holds the lock of its folder until the end of its ``with`` block.
 
     Attributes:
-      lock: of the folder; None without one, and in all processes but the first.
+      lock: from :func:`locked`.
     """
 
-    lock: FolderLock | None = None
+    lock: ExitStack = dataclasses.field(default_factory=ExitStack)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self.lock is not None:
-            self.lock.release()
+        self.lock.close()
 
 
-def locked(folder: Path, check: Callable[[Path], Any]) -> FolderLock | None:
-    """The lock of a results folder that has passed a check, in the first of several processes.
+def locked(folder: Path | None, check: Callable[[Path], Any] = lambda _: None) -> ExitStack:
+    """The lock of a results folder that has passed a check, released by the end of a ``with`` block.
 
     Args:
-      folder: the results folder to be.
+      folder: the results folder to be. None locks nothing, nor does any but the first of several processes.
       check: ``(folder) -> None`` raises an error if the folder is not fit. It is called before the folder is made, and
         once more when it is locked: another process may have written there in between.
     """
-    held: list[FolderLock] = []
+    held = ExitStack()
 
-    def take() -> None:
+    def take(folder: Path) -> None:
         try:
             check(folder)
         except ValueError:
             if (folder / HOLDER).is_file():  # another process may just have begun there: that is the reason to name
                 FolderLock(folder).release()
             raise
-        lock = FolderLock(folder)
-        with released_on_error(lock):
+        with ExitStack() as taken:
+            taken.enter_context(FolderLock(folder))
             check(folder)
-        held.append(lock)
+            held.push(taken.pop_all())
 
-    from_first(take)
-    return held[0] if held else None
-
-
-@contextlib.contextmanager
-def released_on_error(lock: FolderLock | None) -> Iterator[None]:
-    """Releases a lock, if there is one, where what follows fails."""
-    try:
-        yield
-    except BaseException:
-        if lock is not None:
-            lock.release()
-        raise
-
-
-def remove(folder: Path) -> None:
-    """Removes the files of a lock that this process holds, before the folder itself is removed."""
-    for name in FILES:
-        (folder / name).unlink(missing_ok=True)
-
-
-def _this_process() -> dict[str, str | int]:
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return {"host": socket.gethostname(), "process": os.getpid(), "since": now}
+    if folder is not None:
+        from_first(take, folder)
+    return held
 
 
 def _holder(folder: Path) -> str:

@@ -7,8 +7,7 @@ from typing import Any
 
 from fedjax_drag import callbacks, checks
 from fedjax_drag.callbacks import Logger
-from fedjax_drag.callbacks._mlflow import connect_mlflow
-from fedjax_drag.callbacks._wandb import log_in_wandb
+from fedjax_drag.callbacks._trackers import connect_mlflow, log_in_wandb
 from fedjax_drag.experiment.run.results import LOGS
 from fedjax_drag.simulation.devices.processes import from_first, is_first
 

@@ -6,7 +6,7 @@ The file is not trusted: what cannot be read is left out and named. A resumed ru
 import codecs
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,18 +174,14 @@ def _no_constant(name: str) -> None:
 
 
 def _numbers(key: str, value: Any) -> np.ndarray:
-    if key == "round" and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31):
-        raise ValueError(f"round={value!r:.40}: must be a round number")
-    if not all(_is_number(entry) for entry in _leaves(value)):
-        raise ValueError(f"{key!r} must be a number or a list of numbers")
-    return np.asarray(value) if key == "round" else np.asarray(value, np.float64)
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-def _leaves(value: Any) -> Iterable[Any]:
-    if not isinstance(value, list):
-        return [value]
-    return (leaf for entry in value for leaf in _leaves(entry))
+    if key == "round":
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+            raise ValueError(f"round={value!r:.40}: must be a round number")
+        return np.asarray(value)
+    try:
+        array = np.asarray(value)  # of objects where there is None, which is NaN
+        if array.dtype.kind in "iufO":
+            return array.astype(np.float64)
+    except (ValueError, TypeError):
+        pass
+    raise ValueError(f"{key!r} must be a number or a list of numbers")

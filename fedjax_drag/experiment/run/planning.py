@@ -8,14 +8,12 @@ from typing import Any
 
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.build import build
-from fedjax_drag.experiment.build.experiment import Experiment, labelled, load_experiment
+from fedjax_drag.experiment.build.experiment import Experiment, Source, labelled, load_experiment
 from fedjax_drag.experiment.config.components import Component
-from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import Source
-from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.own import identities
 from fedjax_drag.experiment.run import loggers, results
-from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error
+from fedjax_drag.experiment.run.lock import HoldsLock, locked
 from fedjax_drag.simulation import Simulation, trace
 from fedjax_drag.simulation.devices import placement
 from fedjax_drag.simulation.devices.placement import resolve_mesh
@@ -99,32 +97,26 @@ def plan(
     ``federations`` are those that earlier plans have loaded.
     """
     experiment = config if isinstance(config, Experiment) else load_experiment(config, overrides, allow_code)
-    folder = results.folder_of(out)
-    if folder is None and (resume or overwrite):
-        raise ValueError("out=None: resume and overwrite need the results folder")
+    folder = results.folder_of(out, resume, overwrite)
     tools = loggers.check(log, folder)
-    lock = None if folder is None else locked(folder, partial(results.check_folder, resume=resume, overwrite=overwrite))
-    with released_on_error(lock):
+    with locked(folder, partial(results.check_folder, resume=resume, overwrite=overwrite)) as lock:
         if folder is not None and resume:
             from_first(_check_resumable, experiment, folder)
         with placement.sharing():  # the runs of a comparison have the same data
             jobs = _jobs(experiment, folder, resume, federations or Federations())
         if folder is not None and overwrite:
             from_first(results.clear, folder)
-    return CheckedExperiment(experiment.config, jobs, folder, resume, tools, lock=lock)
+        return CheckedExperiment(experiment.config, jobs, folder, resume, tools, lock=lock.pop_all())
 
 
 def _jobs(experiment: Experiment, folder: Path | None, resume: bool, federations: Federations) -> tuple[Job, ...]:
     """The runs of an experiment, those of a comparison in folders of their own."""
     jobs: list[Job] = []
     for label, config in experiment.runs.items():
-        if experiment.config.compare is None:
-            simulation = _prepare(config, federations, folder if resume else None)
-            jobs.append(Job(label, config, simulation, folder))
-        else:
-            place = folder and folder / slug(label)
-            simulation = labelled(label, _prepare, config, federations, place if resume else None)
-            jobs.append(Job(label, config, simulation, place))
+        place, prepare = folder, _prepare
+        if experiment.config.compare is not None:
+            place, prepare = folder and folder / slug(label), partial(labelled, label, _prepare)
+        jobs.append(Job(label, config, prepare(config, federations, place if resume else None), place))
     return tuple(jobs)
 
 
@@ -146,7 +138,7 @@ def _prepare(config: Config, federations: Federations, begun: Path | None = None
 
 def _mesh_as_before(cohort_size: int, begun: Path) -> str | None:
     """The mesh of ``mesh="auto"`` with which a run goes on: as many devices as before, if they are here."""
-    before, mesh = results.read_mesh_devices(begun), resolve_mesh("auto", cohort_size)
+    before, mesh = results.read_environment(begun).get(results.MESH_DEVICES), resolve_mesh("auto", cohort_size)
     if before == 1:
         return None
     return "cores" if mesh and mesh.size == before else "auto"

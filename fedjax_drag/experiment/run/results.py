@@ -19,12 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag.experiment.build.own_parts import checksums
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.config.config import Config, flatten
-from fedjax_drag.experiment.config.loading import load
-from fedjax_drag.experiment.config.names import slug
-from fedjax_drag.experiment.config.own import references
+from fedjax_drag.experiment.config.config import Config, flatten, slug
+from fedjax_drag.experiment.config.own import checksums, references
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import lock, metrics_file
 from fedjax_drag.experiment.run.errors import FolderError
@@ -42,8 +40,8 @@ JAX_OPTIONS = (
 )
 """Options of JAX that decide what a program computes, on whatever device; recorded under ``jax_options``."""
 
-RUN = "run"
-"""Key of ``environment.json``: the name of the run, which its checkpoints have too."""
+RUN, MESH_DEVICES = "run", "mesh_devices"
+"""Keys of ``environment.json``: the name of the run, which its checkpoints have too; how many devices share clients."""
 
 EARLIER, EARLIER_SECONDS = "earlier_sessions", "earlier_seconds"
 """Keys of ``environment.json``: the environments in which a run was begun and resumed before, and the time it took."""
@@ -91,22 +89,37 @@ class StoredRun:
     note: str = ""
 
 
-def folder_of(out: Any) -> Path | None:
+def folder_of(out: Any, resume: bool = False, overwrite: bool = False) -> Path | None:
     """The results folder that the argument ``out`` names, or None.
 
+    Args:
+      out: the argument.
+      resume: whether what is in it is to be continued.
+      overwrite: whether what is in it is to be replaced.
+
     Raises:
-      ValueError: it is neither a path nor None, empty, which would be the current folder, or too long.
+      ValueError: it is neither the path of a folder nor None, empty, which would be the current folder, or too long; it
+        is None and there is something to resume or to overwrite; or both are asked for.
     """
-    if out is not None and (not isinstance(out, str | os.PathLike) or not os.fspath(out)):
+    if resume and overwrite:
+        raise ValueError("resume and overwrite: only one of them can be asked for")
+    if out is None and not (resume or overwrite):
+        return None
+    if out is None:
+        raise ValueError("out=None: resume and overwrite need the results folder")
+    if not isinstance(out, str | os.PathLike) or not os.fspath(out):
         raise ValueError(f"out={out!r}: must be the path of a folder, or None")
-    return None if out is None else fitting("out", Path(out))
+    folder = fitting("out", Path(out))
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out={str(folder)!r}: must be a folder, and this is a file")
+    return folder
 
 
 def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuses a folder in which a run may not write; changes nothing.
 
     Args:
-      folder: the results folder to be.
+      folder: from :func:`folder_of`.
       resume: whether a run in it is to be continued; where there is nothing yet, one begins.
       overwrite: whether a run in it is to be replaced.
 
@@ -114,20 +127,20 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
       ValueError: the folder holds a run and neither was asked for; it holds something else to resume; or
         what is to be overwritten is not a results folder.
     """
-    if resume and overwrite:
-        raise ValueError("resume and overwrite: only one of them can be asked for")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"out={str(folder)!r}: must be a folder, and this is a file")
-    holds_run = folder.is_dir() and any((folder / name).exists() for name in WRITTEN)
-    others = folder.is_dir() and any(path.name not in lock.FILES for path in folder.iterdir())
+    where, others = f"out={str(folder)!r}", holds_others(folder)
     if resume and others and not ((folder / CONFIG).is_file() or (folder / CHECKPOINTS).is_dir()):
-        raise ValueError(f"out={str(folder)!r}: holds no run to resume")
+        raise ValueError(f"{where}: holds no run to resume")
     if resume:
         check_kinds(folder, (CONFIG, ENVIRONMENT, METRICS, SUMMARY, FIGURE), (CHECKPOINTS, DAMAGED_CHECKPOINTS, LOGS))
     if overwrite and others and not _is_results_folder(folder):
-        raise ValueError(f"out={str(folder)!r}: not a results folder, so it is not overwritten")
-    if holds_run and not (resume or overwrite):
-        raise ValueError(f"out={str(folder)!r}: already holds a run; {REMEDY}")
+        raise ValueError(f"{where}: not a results folder, so it is not overwritten")
+    if not (resume or overwrite) and any((folder / name).exists() for name in WRITTEN):
+        raise ValueError(f"{where}: already holds a run; {REMEDY}")
+
+
+def holds_others(folder: Path, *names: str) -> bool:
+    """Whether there is anything in a folder but a lock and these names."""
+    return folder.is_dir() and any(path.name not in (*lock.FILES, *names) for path in folder.iterdir())
 
 
 def check_same(folder: Path, config: Config) -> None:
@@ -141,22 +154,21 @@ def check_same(folder: Path, config: Config) -> None:
       ValueError: names the first difference.
     """
     _check_jax(folder)
-    if not (folder / CONFIG).is_file():
+    path = folder / CONFIG
+    if not path.is_file():
         return
-    if (folder / CONFIG).read_bytes() == written(config.to_mapping()).encode():
-        _warn_of_changed_files(folder, config)
-        return
-    try:
-        if not (folder / CONFIG).read_text(encoding="utf-8", errors="replace").strip():
-            raise ValueError(f"{CONFIG} is empty")
-        stored = resolve(load(folder / CONFIG))
-    except ValueError as error:
-        remedy = f"to go on under the configuration that is given, remove that {CONFIG}"
-        raise FolderError(f"the run to resume in {str(folder)!r}: {error}; {remedy}") from None
-    if (found := first_difference(stored, config)) is not None:
-        key, old, new = found
-        hint = " or more" if key == "rounds" else ""
-        raise ValueError(f"{key}={new!r}: the run to resume in {str(folder)!r} has {key}={old!r}; must be that{hint}")
+    if path.read_bytes() != written(config.to_mapping()).encode():
+        try:
+            if not path.read_text(encoding="utf-8", errors="replace").strip():
+                raise ValueError(f"{CONFIG} is empty")
+            stored = resolve(load(path))
+        except ValueError as error:
+            remedy = f"to go on under the configuration that is given, remove that {CONFIG}"
+            raise FolderError(f"the run to resume in {str(folder)!r}: {error}; {remedy}") from None
+        if (found := first_difference(stored, config)) is not None:
+            key, old, new = found
+            must = f"the run to resume in {str(folder)!r} has {key}={old!r}; must be that"
+            raise ValueError(f"{key}={new!r}: {must}{' or more' if key == 'rounds' else ''}")
     _warn_of_changed_files(folder, config)
 
 
@@ -212,12 +224,14 @@ def _files(config: Config) -> dict[str, dict[str, str]]:
 
 
 def clear(folder: Path) -> None:
-    """Removes what runs wrote in ``folder`` and in the runs inside it, and nothing else."""
+    """Removes what runs wrote in ``folder`` and in the runs inside it, whose folders go if nothing else is in them."""
     if not folder.is_dir():
         return
     for inner in sorted(folder.iterdir()):
         if inner.is_dir() and not inner.is_symlink() and _is_results_folder(inner):
-            _clear_inner(inner)
+            with lock.FolderLock(inner) as writing:  # of a variant or a cell
+                clear(inner)
+                writing.release(remove=True)
     for name in (*WRITTEN, DAMAGED_CHECKPOINTS, REPORT, LOGS):
         path = folder / name
         if path.is_dir() and not path.is_symlink():
@@ -226,45 +240,21 @@ def clear(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _clear_inner(folder: Path) -> None:
-    """Clears the folder of a variant or a cell under its lock, and removes it if nothing else is in it."""
-    writing = lock.FolderLock(folder)
-    try:
-        clear(folder)
-        if all(path.name in lock.FILES for path in folder.iterdir()):
-            lock.remove(folder)
-            folder.rmdir()
-    finally:
-        writing.release()
-
-
-def begin(
-    folder: Path,
-    config: Config,
-    batching: ClientBatching | None = None,
-    mesh_devices: int = 1,
-    seconds_before: float | None = None,
-    run: str | None = None,
-) -> None:
+def begin(folder: Path, config: Config, resumed: bool = False, **facts: Any) -> None:
     """Makes the folder with its ``config.yaml`` and ``environment.json``.
 
     Args:
       folder: of the run.
       config: of the run.
-      batching: how it goes through its clients; None for a comparison, whose runs have folders of their own.
-      mesh_devices: how many devices share its clients.
-      seconds_before: what sessions before this one took, of a run that goes on; its environments are kept as well.
-      run: its name, which its checkpoints have too.
+      resumed: whether the run goes on; then the environments of the sessions before are kept.
+      **facts: what else ``environment.json`` says: the run's name, how it goes through its clients, and what earlier
+        sessions took.
     """
     write_config(folder, config)
-    way = batching._asdict() | {"mesh_devices": mesh_devices} if batching else {}
-    way |= {RUN: run} if run else {}
-    before = {}
-    if seconds_before is not None and (last := read_environment(folder)):
-        earlier = last.pop(EARLIER, [])
-        before = {EARLIER: [*(earlier if isinstance(earlier, list) else []), last]}
-    before |= {EARLIER_SECONDS: round(seconds_before, 3)} if seconds_before else {}
-    write_json(folder / ENVIRONMENT, environment(config.seed) | _files(config) | way | before)
+    last = read_environment(folder) if resumed else {}
+    earlier = last.pop(EARLIER, [])
+    before = {EARLIER: [*(earlier if isinstance(earlier, list) else []), last]} if last else {}
+    write_json(folder / ENVIRONMENT, environment(config.seed) | _files(config) | facts | before)
 
 
 def write_config(folder: Path, config: Config) -> None:
@@ -282,13 +272,12 @@ def read_environment(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def seconds_before(folder: Path) -> float:
-    """What the sessions of a run took so far: by the last one's summary, or if it was killed, those before it."""
+def figures_before(folder: Path) -> dict[str, Any]:
+    """The summary of a run's last session; if that was killed, what the sessions before it took, as ``seconds``."""
     try:
-        found = read_summary(folder)["seconds"]
+        return read_summary(folder)
     except (OSError, ValueError):  # missing, or damaged
-        found = read_environment(folder).get(EARLIER_SECONDS)
-    return float(found) if isinstance(found, int | float) else 0.0
+        return {"seconds": read_environment(folder).get(EARLIER_SECONDS)}
 
 
 def read_batching(folder: Path) -> ClientBatching | None:
@@ -297,14 +286,6 @@ def read_batching(folder: Path) -> ClientBatching | None:
     try:
         return ClientBatching(stored["clients_axis"], stored["clients_per_chunk"])
     except KeyError:  # begun by another version, or damaged
-        return None
-
-
-def read_mesh_devices(folder: Path) -> int | None:
-    """How many devices share the clients of the run in ``folder``; None if that is not recorded."""
-    try:
-        return int(read_environment(folder)["mesh_devices"])
-    except (KeyError, ValueError, TypeError, OverflowError):  # begun by another version, or damaged
         return None
 
 

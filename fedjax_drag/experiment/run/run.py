@@ -2,15 +2,13 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag.experiment.config.loading import Source
+from fedjax_drag.experiment.build.experiment import Source
 from fedjax_drag.experiment.run import loggers, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
-from fedjax_drag.experiment.run.lock import HoldsLock, locked
+from fedjax_drag.experiment.run.lock import locked
 from fedjax_drag.experiment.run.planning import CheckedExperiment, Job, plan
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.simulation import Result
@@ -75,12 +73,10 @@ def execute(planned: CheckedExperiment, quiet: bool | None = None) -> dict[str, 
       The results by label.
     """
     if planned.folder is not None and planned.config.compare is not None:
-        before = 0.0 if planned.resume else None
-        from_first(partial(results.begin, planned.folder, planned.config, seconds_before=before))
+        from_first(results.begin, planned.folder, planned.config, planned.resume)
     finished = {}
     for job in planned.jobs:
-        own = job.folder if job.folder != planned.folder else None  # of a variant
-        with HoldsLock(lock=None if own is None else locked(own, lambda _: None)):
+        with locked(job.folder if job.folder != planned.folder else None):  # that of a variant is its own
             finished[job.label] = _execute(job, planned.resume, quiet, planned.log)
     return finished
 
@@ -96,8 +92,7 @@ def divergences(planned: CheckedExperiment, finished: Mapping[str, Result]) -> l
     for job in planned.jobs:
         stopped_by = finished[job.label].diverged_at if job.config.stop_on_divergence else None
         if stopped_by is not None and job.folder is not None:
-            with closing(Checkpoints(job.folder)) as checkpoints:
-                latest = checkpoints.latest()
+            latest = Checkpoints(job.folder).latest()
             good = "no checkpoint before" if latest is None else job.folder / results.CHECKPOINTS / str(latest)
             fault = f"parameters are not finite after round {stopped_by}"
             lines.append(f"{job.label} diverged: {fault}; last good checkpoint: {good}")

@@ -52,11 +52,6 @@ class Held(NamedTuple):
     history: Callable[[], bytes]
     dtypes: Mapping[str, str]
 
-    @property
-    def num_bytes(self) -> int:
-        """Of the state."""
-        return sum(leaf.nbytes for leaf in self.state.values())
-
 
 class Saver:
     """Writes a run's checkpoints.
@@ -65,7 +60,8 @@ class Saver:
       checkpoints: of the results folder; this alone writes them.
       keep: how many of the newest states are kept; with 0 nothing is written.
       keep_best: whether the one with the highest accuracy is kept as well.
-      every_seconds: time between two writings; with 0 each state is on disk when :meth:`hold` returns.
+      every_seconds: time between two writings; with 0 each state is on disk when :meth:`hold` returns, with infinity
+        :meth:`finish` alone writes.
       best: the highest accuracy so far; -inf for none.
     """
 
@@ -79,6 +75,10 @@ class Saver:
         self._last = time.monotonic()
         if keep and is_first():
             import_ahead("orbax.checkpoint")
+
+    def is_best(self, accuracy: float) -> bool:
+        """Whether a state with this accuracy would be kept as the best so far."""
+        return bool(self._keep and self._keep_best and accuracy >= self._best)
 
     def hold(
         self,
@@ -103,30 +103,26 @@ class Saver:
         _await_imports()
         if not self._keep:
             return
-        self._wait(only_if_done=True)
+        if self._writing is not None and self._writing.done():
+            self._wait()
         if host_state.found_in(state) is not None:  # the next round writes into the file
             self.finish()
             self._checkpoints.save(round_number, state, accuracy, history(), dtypes)
             return
-        held = Held(round_number, on_host(state), accuracy, history, dtypes)
+        leaves = on_host(state)
         if not is_first():
             return
-        if held.accuracy >= self._best:
-            self._best, self._best_round = held.accuracy, round_number
-        self._held = self._kept(held)
-        if self._every == 0 or sum(one.num_bytes for one in self._held) > LARGEST:
+        if self.is_best(accuracy):
+            self._best, self._best_round = accuracy, round_number
+        self._held.append(Held(round_number, leaves, accuracy, history, dtypes))
+        newest = {one.round for one in self._held[-self._keep :]}
+        self._held = [one for one in self._held if one.round in newest | {self._best_round}]
+        if self._every == 0 or sum(leaf.nbytes for one in self._held for leaf in one.state.values()) > LARGEST:
             self.finish()
             return
-        self._held[-1] = held._replace(state={name: np.array(leaf) for name, leaf in held.state.items()})
+        self._held[-1] = self._held[-1]._replace(state={name: np.array(leaf) for name, leaf in leaves.items()})
         if self._writing is None and time.monotonic() - self._last >= self._every:
             self._start()
-
-    def _kept(self, held: Held) -> list[Held]:
-        """What is held with one more, without what would not be kept."""
-        held_now = [*self._held, held]
-        newest = {one.round for one in held_now[-self._keep :]}
-        best = {self._best_round} if self._keep_best else set()
-        return [one for one in held_now if one.round in newest | best]
 
     def _start(self) -> None:
         """Lets the thread write what is held."""
@@ -134,9 +130,9 @@ class Saver:
         self._last = time.monotonic()
         self._writing = _thread.submit(_write, self._checkpoints, held)
 
-    def _wait(self, only_if_done: bool = False) -> None:
+    def _wait(self) -> None:
         """Waits until the thread has written; raises what went wrong there, after which nothing is held."""
-        if self._writing is None or (only_if_done and not self._writing.done()):
+        if self._writing is None:
             return
         writing = self._writing
         try:

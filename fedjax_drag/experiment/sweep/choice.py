@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment.config.conditions import is_condition
+from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.sweep.grid import Grid, describe
 from fedjax_drag.experiment.sweep.outcome_table import Cell, mean_final, metric_of, percent, texts
 from fedjax_drag.simulation.result import TEST, VALIDATION
@@ -18,7 +18,7 @@ class Best(NamedTuple):
 
     Attributes:
       values: its number or the label of its value, by each axis that is neither the seed nor one of
-        :data:`~fedjax_drag.experiment.config.conditions.CONDITIONS`, such as attack and partition.
+        :data:`~fedjax_drag.experiment.config.config.CONDITIONS`, such as attack and partition.
       metric: by which it is chosen: ``validation_accuracy`` where all cells have it, else ``test_accuracy``.
       accuracy: of that metric; under several conditions the lowest.
       test_accuracy: of the same runs; under several conditions the lowest.
@@ -46,34 +46,28 @@ def best(grid: Grid, cells: Sequence[Cell]) -> Best | None:
       cells: those that have run.
     """
     axes = [axis for axis in grid.axes if axis != "seed" and not is_condition(axis)]
-    setting = itemgetter(*axes) if axes else str
-    by_values: dict[Any, list[Cell]] = {}
-    for cell in cells:
-        by_values.setdefault(setting(cell.values), []).append(cell)
+    if not axes:
+        return None
+    setting = itemgetter(*axes)
     planned = Counter(setting(point.values) for point in grid.points)
-    if not axes or len(planned) < 2:
-        return None
-    metric = metric_of(cells)
-    ended = [
-        same
-        for one, same in by_values.items()
-        if len(same) == planned[one] and all(cell.status == "done" for cell in same)
-    ]
-    finals = [_lowest(same, metric) for same in ended]
-    if not np.isfinite(finals).any():
-        return None
-    chosen = ended[int(np.nanargmax(finals))]
-    values = {axis: chosen[0].values[axis] for axis in axes}
-    return Best(values, metric, _lowest(chosen, metric), _lowest(chosen, TEST), len(_by_condition(chosen)))
-
-
-def _lowest(cells: Sequence[Cell], metric: str) -> float:
-    """The lowest mean over the seeds among the conditions under which a setting ran."""
-    return float(np.min([mean_final(same, metric) for same in _by_condition(cells)]))
-
-
-def _by_condition(cells: Sequence[Cell]) -> list[list[Cell]]:
-    found: dict[tuple[Any, ...], list[Cell]] = {}
+    done: dict[Any, list[Cell]] = {}
     for cell in cells:
-        found.setdefault(tuple(value for axis, value in cell.values.items() if axis != "seed"), []).append(cell)
-    return list(found.values())
+        if cell.status == "done":
+            done.setdefault(setting(cell.values), []).append(cell)
+    metric = metric_of(cells)
+    lowest = {one: float(np.min(_means(same, metric))) for one, same in done.items() if len(same) == planned[one]}
+    finite = {one: accuracy for one, accuracy in lowest.items() if np.isfinite(accuracy)}
+    if len(planned) < 2 or not finite:
+        return None
+    chosen = max(finite, key=lambda one: finite[one])
+    on_test, values = _means(done[chosen], TEST), done[chosen][0].values
+    return Best({axis: values[axis] for axis in axes}, metric, finite[chosen], min(on_test), len(on_test))
+
+
+def _means(cells: Sequence[Cell], metric: str) -> list[float]:
+    """The mean over the seeds under each condition under which a setting ran."""
+    by_condition: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells:
+        condition = tuple(value for axis, value in cell.values.items() if axis != "seed")
+        by_condition.setdefault(condition, []).append(cell)
+    return [mean_final(same, metric) for same in by_condition.values()]

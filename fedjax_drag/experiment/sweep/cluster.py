@@ -2,17 +2,25 @@
 
 Each job runs a share of the cells and writes their folders where a sweep in one process would; its own table, summary
 and logs lie in a folder beside them. At the end the table, the summary and the heat map of the whole sweep are written.
+
+A job may be killed, run out of memory or time, be preempted or lose its machine. What it has finished stays, and what
+is left is submitted again: as it was if the job had come further since it was submitted, else as two jobs with half of
+the cells each, so that a cell that kills its job ends up alone and the others go on. A cell that has twice killed a job
+of its own, without an evaluation in between, has failed.
 """
 
+import collections
 import dataclasses
 import itertools
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag import checks
+from fedjax_drag import checks, stopping
 from fedjax_drag.cores import one_device_per_core
 from fedjax_drag.experiment.build.own_parts import modules_of_files
 from fedjax_drag.experiment.config.yaml_text import parse
@@ -20,16 +28,24 @@ from fedjax_drag.experiment.run.metrics_file import METRICS
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep import sweep, sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, Point
-from fedjax_drag.experiment.sweep.job_queue import Queue
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.experiment.sweep.outcomes import finished
 from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 from fedjax_drag.simulation.progress import unless_quiet
 
-JOBS, PART = sweep_folder.JOBS, "part-"
 LAUNCHERS = ("local", "slurm")
+
 DEFAULTS = {"name": "fedjax-drag", "timeout_min": 24 * 60}
 """Defaults of a job: submitit's own time limit of a few minutes is too short."""
+
+POLL_SECONDS = 1.0
+"""Between two looks at the jobs."""
+
+PATIENCE_SECONDS = 600.0
+"""After which a job that was preempted, and that nobody has queued again, is taken for dead."""
+
+MOST_DEATHS = 2
+"""Jobs of its own that a cell may kill without an evaluation in between."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +73,7 @@ class JobShare:
         return self.grid.points
 
     def evaluated(self) -> int:
-        """Bytes of what its cells have written of their evaluations."""
+        """Bytes of what its cells have written of their evaluations, which grow with each."""
         files = [self._folder_of(point) / METRICS for point in self.points]
         return sum(path.stat().st_size for path in files if path.is_file())
 
@@ -104,8 +120,8 @@ def executor(launcher: str, folder: Path, options: Iterable[str] = ()) -> Any:
 def execute(planned: sweep.CheckedSweep, submit_to: Any, num_jobs: int, quiet: bool | None = None) -> sweep.Sweep:
     """Runs the cells of a planned sweep in several jobs and waits for them.
 
-    A job that dies is submitted again with the cells it has left (:mod:`~fedjax_drag.experiment.sweep.job_queue`); a
-    cell that kills its job again and again is recorded as failed, and ``resume`` runs it again.
+    A job that dies is submitted again with the cells it has left; a cell that kills its job again and again is recorded
+    as failed, and ``resume`` runs it again.
 
     Args:
       planned: from :func:`fedjax_drag.experiment.sweep.sweep.plan`, with a folder.
@@ -123,38 +139,162 @@ def execute(planned: sweep.CheckedSweep, submit_to: Any, num_jobs: int, quiet: b
     for module in modules_of_files():
         cloudpickle.register_pickle_by_value(module)
     sweep.begin(planned)
-    shares = _shares(planned, num_jobs)
-    numbers = itertools.count(len(shares))
+    jobs, cells, points = planned.folder / sweep_folder.JOBS, planned.folder / sweep_folder.CELLS, planned.grid.points
+    cells.mkdir(parents=True, exist_ok=True)
+    for earlier in jobs.glob("part-*"):
+        shutil.rmtree(earlier)
+    numbers = itertools.count()
 
-    def part(points: Sequence[Point]) -> JobShare:
-        return _share(planned, points, next(numbers))
+    def share(points: Sequence[Point]) -> JobShare:
+        folder = jobs / f"part-{next(numbers)}"
+        folder.mkdir(parents=True)
+        (folder / cells.name).symlink_to(os.path.relpath(cells, folder), target_is_directory=True)
+        return JobShare(dataclasses.replace(planned.grid, points=tuple(points)), folder.absolute())
 
     def submit(chosen: Sequence[JobShare]) -> list[Any]:
         with submit_to.batch():
-            return [submit_to.submit(share) for share in chosen]
+            return [submit_to.submit(one) for one in chosen]
 
-    with unless_quiet(planned.grid.base.name, len(planned.grid.points), 0, quiet, "cell") as bar:
-        cells = Queue(submit, part, len(shares), bar.advance).run(shares)
-    known = {place: cells[point.folder] for place, point in enumerate(planned.grid.points) if point.folder in cells}
-    return sweep.execute(dataclasses.replace(planned, resume=True), quiet=True, known=known)
-
-
-def _shares(planned: sweep.CheckedSweep, num_jobs: int) -> list[JobShare]:
-    """The cells in equal parts of neighbours: those that differ in numbers only share a program."""
-    assert planned.folder is not None
-    (planned.folder / sweep_folder.CELLS).mkdir(parents=True, exist_ok=True)
-    for earlier in (planned.folder / JOBS).glob(f"{PART}*"):
-        shutil.rmtree(earlier)
-    points = planned.grid.points
-    num_jobs = min(num_jobs, len(points))
-    ends = [len(points) * i // num_jobs for i in range(num_jobs + 1)]
-    return [_share(planned, points[start:end], number) for number, (start, end) in enumerate(itertools.pairwise(ends))]
+    shares = [share(part) for part in divided(points, num_jobs)]
+    with unless_quiet(planned.grid.base.name, len(points), 0, quiet, "cell") as bar:
+        known = JobQueue(submit, share, len(shares), bar.advance).run(shares)
+    by_place = {place: known[point.folder] for place, point in enumerate(points) if point.folder in known}
+    return sweep.execute(dataclasses.replace(planned, resume=True), quiet=True, known=by_place)
 
 
-def _share(planned: sweep.CheckedSweep, points: Sequence[Point], number: int) -> JobShare:
-    assert planned.folder is not None
-    folder = planned.folder / JOBS / f"{PART}{number}"
-    folder.mkdir(parents=True)
-    cells = os.path.relpath(planned.folder / sweep_folder.CELLS, folder)
-    (folder / sweep_folder.CELLS).symlink_to(cells, target_is_directory=True)
-    return JobShare(dataclasses.replace(planned.grid, points=tuple(points)), folder.absolute())
+def divided(points: Sequence[Any], parts: int) -> list[Sequence[Any]]:
+    """Cells in equal parts of neighbours, of one cell at least: those that differ in numbers only share a program."""
+    parts = min(parts, len(points))
+    ends = [len(points) * i // parts for i in range(parts + 1)]
+    return [points[start:end] for start, end in itertools.pairwise(ends)]
+
+
+class JobQueue:
+    """Shares of a sweep that wait for a job, and jobs that run.
+
+    Args:
+      submit: ``([share, ...]) -> [job, ...]``, the jobs being submitit's.
+      share: ``(points) -> share``, a :class:`JobShare` of some cells.
+      most: jobs that run at once.
+      ended: ``(number) -> None`` is called when so many more cells have an outcome.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[[list[Any]], list[Any]],
+        share: Callable[[Sequence[Point]], Any],
+        most: int,
+        ended: Callable[[int], Any],
+    ):
+        self._submit, self._share, self._most, self._ended = submit, share, most, ended
+        self._waiting: collections.deque[tuple[Any, int]] = collections.deque()
+        self._running: list[_Running] = []
+        self._cells: dict[str, Cell] = {}
+
+    def run(self, shares: Iterable[Any]) -> dict[str, Cell]:
+        """Runs all shares to their end.
+
+        Returns:
+          The outcomes by folder of cell; without those that a job had finished in the folder before it died.
+
+        Raises:
+          KeyboardInterrupt: stopped by Ctrl-C; the jobs are cancelled.
+        """
+        self._waiting.extend((share, 0) for share in shares)
+        try:
+            while self._waiting or self._running:
+                self._fill()
+                over = [one for one in self._running if one.is_over()]
+                for one in over:
+                    try:
+                        self._record(one.share.points, one.result())
+                    except Exception as error:
+                        self._died(one, error)
+                    self._running.remove(one)
+                if not over:
+                    stopping.check(POLL_SECONDS)
+        except KeyboardInterrupt:
+            for one in self._running:
+                one.job.cancel()
+            raise
+        return self._cells
+
+    def _fill(self) -> None:
+        """Submits what waits, as far as jobs are free."""
+        number = min(self._most - len(self._running), len(self._waiting))
+        chosen = [self._waiting.popleft() for _ in range(number)]
+        if chosen:
+            before = [share.evaluated() for share, _ in chosen]
+            jobs = self._submit([share for share, _ in chosen])
+            for (share, deaths), job, evaluated in zip(chosen, jobs, before, strict=True):
+                self._running.append(_Running(share, job, deaths, evaluated))
+
+    def _died(self, one: "_Running", error: Exception) -> None:
+        """Submits again what a job has left, unless the same would come of it."""
+        from submitit.core.utils import FailedJobError
+
+        left, raised = one.share.left(), isinstance(error, FailedJobError)  # it would be raised again
+        self._ended(len(one.share.points) - len(left))
+        came_further = one.share.evaluated() > one.evaluated
+        deaths = one.deaths + 1 if len(left) == 1 and not came_further else 0
+        reason = _reason(one.job, error, raised)
+        remedy = ""
+        if left and (came_further or not (raised or deaths == MOST_DEATHS)):
+            parts = divided(left, 1 if came_further else 2)
+            self._waiting.extend((self._share(part), deaths) for part in parts)
+            cells = f"{len(left)} cell{'s' if len(left) > 1 else ''}"
+            remedy = f"; submitted again with {cells}{' in two jobs' if len(parts) == 2 else ''}"
+        else:
+            self._record(left, [Cell(point.values, "failed", reason, {}) for point in left])
+        print(f"{reason}{remedy} (logs in {one.job.paths.folder})", file=sys.stderr)
+
+    def _record(self, points: Sequence[Point], cells: Sequence[Cell]) -> None:
+        self._cells |= {point.folder: cell for point, cell in zip(points, cells, strict=True)}
+        self._ended(len(points))
+
+
+@dataclasses.dataclass
+class _Running:
+    """A job that has been submitted.
+
+    Attributes:
+      share: its work.
+      job: of submitit.
+      deaths: of earlier jobs with the same cell, without an evaluation in between.
+      evaluated: of the share, when the job was submitted.
+      preempted_at: when it was first seen to be preempted; None while it is not.
+    """
+
+    share: Any
+    job: Any
+    deaths: int
+    evaluated: int
+    preempted_at: float | None = None
+
+    def is_over(self) -> bool:
+        """Whether the job has ended, or has waited too long after it was preempted."""
+        is_done = self.job.done()
+        if is_done or str(self.job.state).upper() != "PREEMPTED":
+            self.preempted_at = None
+            return is_done
+        self.preempted_at = self.preempted_at or time.monotonic()
+        return time.monotonic() - self.preempted_at >= PATIENCE_SECONDS
+
+    def result(self) -> Sequence[Cell]:
+        """The cells; raises what the job has raised, or that it died."""
+        if self.preempted_at is not None:  # submitit itself would wait for ever
+            self.job.cancel()
+            raise RuntimeError("preempted, and not queued again")
+        return self.job.result()
+
+
+def _reason(job: Any, error: Exception, raised: bool) -> str:
+    """Why a job has no result, in one line."""
+    from submitit.core.utils import UncompletedJobError
+
+    last = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if type(error) is UncompletedJobError:  # whose last line is that of a log
+        last = ["ended without a result"]
+    state = str(job.state)
+    shown = "" if raised or state == "FINISHED" else f" ({state.lower()})"  # as a killed local one is
+    return f"job {job.job_id}{shown}: {last[-1].strip()}"

@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_drag.checks import shown
+from fedjax_drag.experiment.build.experiment import check_kind, read, variants, warn_of_fallbacks
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.components import COMPONENTS, unknown_key
-from fedjax_drag.experiment.config.config import Config, check, flatten
-from fedjax_drag.experiment.config.fallbacks import warn_of_fallbacks
-from fedjax_drag.experiment.config.loading import check_kind, read, variants
-from fedjax_drag.experiment.config.merging import EITHER, as_keys, merged
-from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.config import EITHER, Config, as_keys, check, flatten, merged, slug
 from fedjax_drag.experiment.config.own import OwnName, own_names, references, short
 from fedjax_drag.experiment.config.yaml_text import parse
 from fedjax_drag.simulation.option_groups import check_adversary

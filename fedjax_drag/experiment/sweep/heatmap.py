@@ -29,18 +29,19 @@ def draw(matrix: Matrix, title: str) -> Figure:
       The figure.
     """
     num_rows, num_columns = matrix.mean.shape
-    places: list[float] = [*range(num_columns), *([] if matrix.worst is None else [num_columns + _GAP])]
+    places: list[float] = [*range(num_columns)]
+    values, texts, failed = matrix.mean, [*matrix.texts], matrix.failed
+    if matrix.worst is not None:
+        places.append(num_columns + _GAP)
+        values, failed = np.column_stack([values, matrix.worst]), np.pad(failed, ((0, 0), (0, 1)))
+        texts = [(*row, percent(worst)) for row, worst in zip(texts, matrix.worst, strict=True)]
     width, height = places[-1] + 1, num_rows
     figure = Figure(figsize=(_WIDTH * width, _HEIGHT * height), facecolor="white")
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     known = matrix.mean[np.isfinite(matrix.mean)]
     scale = Normalize(known.min(), known.max()) if known.size else Normalize(0.0, 1.0)
-    for row in range(num_rows):
-        for column in range(num_columns):
-            hatched = bool(matrix.failed[row, column])
-            _cell(axes, column, row, matrix.mean[row, column], matrix.texts[row][column], scale, hatched)
-        if matrix.worst is not None:
-            _cell(axes, places[-1], row, matrix.worst[row], percent(matrix.worst[row]), scale, False)
+    for (row, column), value in np.ndenumerate(values):
+        _cell(axes, places[column], row, value, texts[row][column], scale, bool(failed[row, column]))
     axes.set(xlim=(-0.5, width - 0.5), ylim=(num_rows - 0.5, -0.5))
     # A line for each axis, or neighbours that differ in the last one would look alike.
     labels = ["\n".join(_short(part, 40) for part in label.split(", ")) for label in (*matrix.columns, "worst case")]
@@ -82,17 +83,13 @@ def _head(axes: Axes, matrix: Matrix, title: str) -> None:
     over = (
         f", mean over {matrix.num_seeds} seeds \N{PLUS-MINUS SIGN} standard deviation" if matrix.num_seeds > 1 else ""
     )
-    above = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
-    name = axes.annotate(_short(title, 60), (0.0, 1.0), (0.0, 24.0), **above)
-    name.set(fontsize=13, fontweight="bold", color=_INK, parse_math=False)
-    axes.annotate(
-        f"final {metric_kinds.title(matrix.metric)} in %{over}",
-        (0.0, 1.0),
-        (0.0, 9.0),
-        color=_MUTED,
-        fontsize=9.5,
-        **above,
+    heads = (
+        (_short(title, 60), 24.0, {"fontsize": 13, "fontweight": "bold", "color": _INK}),
+        (f"final {metric_kinds.title(matrix.metric)} in %{over}", 9.0, {"fontsize": 9.5, "color": _MUTED}),
     )
+    for text, height, style in heads:
+        above = axes.annotate(text, (0.0, 1.0), (0.0, height), "axes fraction", "offset points", annotation_clip=False)
+        above.set(parse_math=False, **style)
 
 
 def _short(text: str, length: int) -> str:

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +42,7 @@ class Member(NamedTuple):
       point: what it is.
       folder: where its results go, or None.
       settings: its settings.
-      likeness: equal for cells that can share a program.
+      likeness: equal for cells that can share a program: the rounds they have done, and what is compiled.
       resume: whether there is something in the folder to go on from.
     """
 
@@ -114,79 +115,67 @@ class _Chunk:
         self._failed: dict[int, Exception] = {}
         self._recorders: dict[int, Recorder] = {}
         self._stoppers: list[Stopper] = []
-        self._locks: list[FolderLock] = []
-        try:
-            for cell, member in enumerate(members):
-                if member.folder is not None:
-                    self._locks.append(FolderLock(member.folder))
-                    self._recorders[cell] = Recorder(member.folder, member.point.config, batch, member.resume, 0)
-            self._check_starts()
-            self._over = {cell for cell, recorder in self._recorders.items() if recorder.is_over}
-            before = [self._recorders[cell].history if self._recorders else {} for cell in range(len(members))]
-            self._stoppers = [Stopper(member.point.config, one) for member, one in zip(members, before, strict=True)]
-        except BaseException:
-            self._close()
-            raise
-
-    def _check_starts(self) -> None:
-        """Refuses cells that resume after different rounds, as they do if the newest checkpoint of one is damaged."""
-        starts = sorted({recorder.start for recorder in self._recorders.values()})
-        if len(starts) > 1:
-            raise ValueError(f"they go on after different rounds {starts}")
 
     def run(self, which: Sequence[int], quiet: bool | None) -> dict[int, Result | Exception]:
         """Runs the cells in the places ``which`` of the batch."""
         recorders = self._recorders
-        start = max((recorder.start for recorder in recorders.values()), default=0)
-        initial = [recorder.state for recorder in recorders.values()] if start else None
-        rounds, cells = self._members[0].point.config.rounds, len(self._members)
-        bar = unless_quiet(_common(self._members), rounds, start, quiet, share=cells)
+        with ExitStack() as open_folders:
+            for cell, member in enumerate(self._members):
+                if member.folder is not None:
+                    open_folders.enter_context(FolderLock(member.folder))
+                    recorder = Recorder(member.folder, member.point.config, self._batch, member.resume, in_batch=True)
+                    recorders[cell] = open_folders.enter_context(closing(recorder))
+                history = recorders[cell].history if cell in recorders else {}
+                self._stoppers.append(Stopper(member.point.config, history))
+            start = self._start()
+            initial = [recorder.state for recorder in recorders.values()] if start else None
+            over = {cell for cell, recorder in recorders.items() if recorder.is_over}
+            rounds, cells = self._members[0].point.config.rounds, len(self._members)
+            bar = open_folders.enter_context(unless_quiet(_common(self._members), rounds, start, quiet, share=cells))
 
-        def show(event: BatchEvaluation) -> None:
-            by = choice_metric(next(iter(event.rows.values())))
-            bar.update(event.round, {by: np.mean([row[by] for row in event.rows.values()])})
+            def show(event: BatchEvaluation) -> None:
+                by = choice_metric(next(iter(event.rows.values())))
+                bar.update(event.round, {by: np.mean([row[by] for row in event.rows.values()])})
 
-        try:
-            outcomes = self._batch.run(which, [self._record, show], initial, self._over)
-            return {
-                member.place: self._failed[cell]
-                if cell in self._failed
-                else (recorders[cell].finish(result) if cell in recorders else result)
-                for cell, (member, result) in enumerate(zip(self._members, outcomes, strict=True))
-            }
-        except KeyboardInterrupt:
-            for recorder in recorders.values():
-                recorder.interrupted(share=1 / len(self._members))
-            raise
-        finally:
-            bar.close()
-            self._close()
+            try:
+                outcomes = self._batch.run(which, [self._record, show], initial, over)
+            except KeyboardInterrupt:
+                for recorder in recorders.values():
+                    recorder.interrupted(share=1 / cells)
+                raise
+            for cell, result in enumerate(outcomes):
+                if cell in recorders:
+                    outcomes[cell] = recorders[cell].finish(result)
+            return {member.place: self._failed.get(cell, outcomes[cell]) for cell, member in enumerate(self._members)}
 
-    def _close(self) -> None:
-        for recorder in self._recorders.values():
-            recorder.close()
-        for lock in self._locks:
-            lock.release()
+    def _start(self) -> int:
+        """The round after which all go on; it differs if the newest checkpoint of one is damaged.
+
+        Raises:
+          ValueError: they go on after different rounds.
+        """
+        starts = sorted({recorder.start for recorder in self._recorders.values()}) or [0]
+        if len(starts) > 1:
+            raise ValueError(f"they go on after different rounds {starts}")
+        return starts[0]
 
     def _record(self, event: BatchEvaluation) -> dict[int, Reason]:
         save = event.round == event.num_rounds or time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
-        recorders = {cell: self._recorders[cell] for cell in event.rows if cell in self._recorders}
         ended = {cell: self._stoppers[cell](event.of(cell, with_state=False)) for cell in event.rows}
-        best: set[int] = set()
         if save:
+            self._saved = time.monotonic()
             event = event._replace(states=jax.device_get(event.states))
-        elif sum(leaf.nbytes for leaf in jax.tree.leaves(event.states)) <= LARGEST:
-            best = {cell for cell, own in recorders.items() if own.is_best(event.of(cell, with_state=False))}
-        for cell, recorder in recorders.items():
+        small = sum(leaf.nbytes for leaf in jax.tree.leaves(event.states)) <= LARGEST
+        for cell in self._recorders.keys() & event.rows:
+            recorder, alone = self._recorders[cell], event.of(cell, with_state=False)
+            saved = save or ended[cell] is not None
             try:
-                recorder(event.of(cell, with_state=save or ended[cell] is not None))
-                if cell in best:
+                recorder(event.of(cell, with_state=saved))
+                if not saved and small and recorder.is_best(alone):
                     recorder.remember(event.of(cell))
             except Exception as error:  # in its own folder; the others go on
                 self._failed[cell] = error
                 self._recorders.pop(cell).close()
-        if save:
-            self._saved = time.monotonic()
         return {cell: why for cell, why in ended.items() if why is not None}
 
 

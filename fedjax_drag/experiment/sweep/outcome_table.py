@@ -5,13 +5,13 @@ import dataclasses
 import io
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment.config.conditions import is_condition
+from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.run.metric_kinds import title
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep.grid import Grid, describe
@@ -62,7 +62,7 @@ class Cell:
 class Matrix(NamedTuple):
     """Final accuracies over the seeds of a sweep.
 
-    Where some axes are conditions (:data:`~fedjax_drag.experiment.config.conditions.CONDITIONS`) and others are not,
+    Where some axes are conditions (:data:`~fedjax_drag.experiment.config.config.CONDITIONS`) and others are not,
     rows are combinations of the latter, the best worst case first, and columns those of the conditions. Otherwise rows
     are values of the first axis that is an aggregator or an algorithm, else of the first axis: numbers as they come,
     others with the best first; and there is no worst case.
@@ -195,12 +195,13 @@ def _matrix(grid: Grid, cells: Sequence[Cell], by: Sequence[str], over: Sequence
     for cell in cells:
         groups[place(cell.values)].append(cell)
     num_seeds, metric = len(grid.points) // len(places), metric_of(cells)
-    mean, on_test = (
-        np.array([[mean_final(groups[row, column], name) for column in columns] for row in rows])
-        for name in (metric, TEST)
-    )
-    failed = np.array([[_any(groups[row, column], "failed") for column in columns] for row in rows])
-    entries = [tuple(_text(groups[row, column], metric, num_seeds) for column in columns) for row in rows]
+
+    def entries(of: Callable[[list[Cell]], Any]) -> np.ndarray:
+        return np.array([[of(groups[row, column]) for column in columns] for row in rows])
+
+    mean, on_test = (entries(lambda group, name=name: mean_final(group, name)) for name in (metric, TEST))
+    failed = entries(lambda group: _any(group, "failed")) & np.isnan(mean)
+    shown = entries(lambda group: _text(group, metric, num_seeds)).tolist()
     worst = mean.min(axis=1)  # NaN if an entry is: a row with a missing entry has no worst case
     numeric = len(by) == 1 and all(isinstance(value, int | float) for value in grid.labels[by[0]])
     best = worst if crossed else np.where(np.isnan(mean), -1.0, mean).max(axis=1)
@@ -212,8 +213,8 @@ def _matrix(grid: Grid, cells: Sequence[Cell], by: Sequence[str], over: Sequence
         tuple(column or title(metric) for column in columns),
         num_seeds,
         mean[order],
-        (failed & np.isnan(mean))[order],
-        tuple(entries[i] for i in order),
+        failed[order],
+        tuple(tuple(shown[i]) for i in order),
         worst[order] if crossed else None,
         on_test.min(axis=1)[order] if crossed else None,
     )

@@ -18,7 +18,7 @@ from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
-from fedjax_drag.experiment.run.lock import HoldsLock, locked, released_on_error
+from fedjax_drag.experiment.run.lock import HoldsLock, locked
 from fedjax_drag.experiment.run.saver import import_ahead
 from fedjax_drag.experiment.sweep import choice, outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.choice import Best
@@ -144,12 +144,8 @@ def plan(
     Args and exceptions are those of :func:`sweep`.
     """
     grid = load_grid(config, overrides, Code(allow_code))
-    folder = results.folder_of(out)
-    if folder is None and (resume or overwrite):
-        raise ValueError("out=None: resume and overwrite need the results folder")
-    check = partial(sweep_folder.check_folder, resume=resume, overwrite=overwrite)
-    lock = None if folder is None else locked(folder, check)
-    with released_on_error(lock):
+    folder = results.folder_of(out, resume, overwrite)
+    with locked(folder, partial(sweep_folder.check_folder, resume=resume, overwrite=overwrite)) as lock:
         if folder is not None and resume:
             _check_same(grid, folder)
         federations = planning.Federations()
@@ -158,7 +154,7 @@ def plan(
         _check_files(grid.points)
         if folder is not None and overwrite:
             sweep_folder.clear(folder)
-    return CheckedSweep(grid, folder, resume, federations, lock=lock)
+        return CheckedSweep(grid, folder, resume, federations, lock=lock.pop_all())
 
 
 def _check_files(points: Iterable[Point]) -> None:
@@ -189,8 +185,7 @@ def begin(planned: CheckedSweep) -> None:
     """Makes the folder of a planned sweep, if it is to have one, with its configuration."""
     if planned.folder is not None:
         planned.folder.mkdir(parents=True, exist_ok=True)
-        text = written(planned.grid.to_mapping())
-        write_text(planned.folder / CONFIG, text)
+        write_text(planned.folder / CONFIG, written(planned.grid.to_mapping()))
 
 
 def execute(
@@ -208,32 +203,32 @@ def execute(
       known: by place in the grid, cells that are not to run; what is finished in the folder goes before.
     """
     begin(planned)
-    grid = planned.grid
-    if planned.folder is not None:
+    grid, folder = planned.grid, planned.folder
+    if folder is not None:
         import_ahead("pyarrow.parquet")  # for the table, while XLA compiles
     cells: dict[int, Cell] = {}
-    anew = False
+    is_new = False
     with unless_quiet(grid.base.name, len(grid.points), 0, quiet, "cell") as bar:
         try:
             for programs, ended in enumerate(_outcomes(planned, quiet, cells_per_program, known)):
                 if ended:
                     cells |= ended
-                    anew |= _record(planned, cells)
+                    is_new |= folder is not None and sweep_folder.record(folder, grid, _in_order(cells))
                     bar.update(len(cells), before=programs == 0)
                 if programs % CLEARED_AFTER == CLEARED_AFTER - 1:
                     jax.clear_caches()
         except KeyboardInterrupt:
-            _record(planned, cells | _stopped(planned, cells))
+            if folder is not None:
+                for place, point in enumerate(grid.points):
+                    stopped = None if place in cells else interrupted(folder / CELLS / point.folder, point)
+                    cells |= {} if stopped is None else {place: stopped}
+                sweep_folder.record(folder, grid, _in_order(cells))
             raise
     ended = _in_order(cells)
-    if planned.folder is not None:
-        sweep_folder.draw(planned.folder, grid, ended, anew)
+    if folder is not None:
+        sweep_folder.draw(folder, grid, ended, is_new)
     worst = outcome_table.worst_cases(grid, ended)
     return Sweep(tuple(ended), outcome_table.table(grid, ended), worst, choice.best(grid, ended))
-
-
-def _record(planned: CheckedSweep, cells: Mapping[int, Cell]) -> bool:
-    return planned.folder is not None and sweep_folder.record(planned.folder, planned.grid, _in_order(cells))
 
 
 def _in_order(cells: Mapping[int, Cell]) -> list[Cell]:
@@ -244,7 +239,7 @@ def _outcomes(
     planned: CheckedSweep, quiet: bool | None, most: int | None, given: Mapping[int, Cell]
 ) -> Iterator[dict[int, Cell]]:
     """The outcomes of cells, by place: first of those, if any, that are finished or cannot start, then by program."""
-    members: list[Member] = []
+    groups: dict[Hashable, list[Member]] = {}
     known = dict(given)
     for place, point in enumerate(planned.grid.points):
         stopping.check()
@@ -255,47 +250,27 @@ def _outcomes(
         if place in known:
             continue
         try:
-            members.append(_member(planned, place, point, folder))
+            member = _member(planned, place, point, folder)
         except Exception as error:
             known[place] = failed(point, error)
+        else:
+            groups.setdefault(place if most == 1 else member.likeness, []).append(member)
     yield known
-    for group in _groups(members, most):
-        yield from _run(planned, group, quiet, most)
+    for members in groups.values():
+        yield from _run(planned, members, quiet, most)
 
 
 def _member(planned: CheckedSweep, place: int, point: Point, folder: Path | None) -> Member:
-    begun = folder is not None and (folder / results.CONFIG).is_file()
-    batching = results.read_batching(folder) if folder and begun else None
+    begun = folder if folder is not None and (folder / results.CONFIG).is_file() else None
+    batching = None if begun is None else results.read_batching(begun)
+    done = None if begun is None else Checkpoints(begun).latest()
     settings = build.settings(point.config, planned.federations.split(point.config), batching)
     federate(settings)  # raises here, before the cell could stop others in its program
-    return Member(place, point, folder, settings, build.traced(likeness, settings), begun)
-
-
-def _groups(members: Sequence[Member], most: int | None) -> list[list[Member]]:
-    """Cells grouped by program, in the order of their first ones; each by itself where that is asked for."""
-    alike: dict[Hashable, list[Member]] = {}
-    for member in members:
-        start = _rounds_done(member.folder) if member.resume else 0
-        key = member.place if most == 1 else (start, member.likeness)
-        alike.setdefault(key, []).append(member)
-    return list(alike.values())
-
-
-def _rounds_done(folder: Path | None) -> int:
-    if folder is None or not (folder / results.CHECKPOINTS).is_dir():
-        return 0
-    checkpoints = Checkpoints(folder)
-    try:
-        return checkpoints.latest() or 0
-    finally:
-        checkpoints.close()
+    return Member(place, point, folder, settings, (done or 0, build.traced(likeness, settings)), begun is not None)
 
 
 def _run(
-    planned: CheckedSweep,
-    members: Sequence[Member],
-    quiet: bool | None,
-    most: int | None,
+    planned: CheckedSweep, members: Sequence[Member], quiet: bool | None, most: int | None
 ) -> Iterator[dict[int, Cell]]:
     """Runs the cells of one group as one program; those that it cannot run, one by one."""
     left = {member.place: member for member in members}
@@ -305,26 +280,12 @@ def _run(
                 yield {place: outcome(left.pop(place).point, one) for place, one in ended.items()}
         except Exception as error:  # each cell reports its own error when it runs alone
             tqdm.write(f"{len(left)} cells run one by one: {reason(error)}", file=sys.stderr)
-    for place, member in left.items():
-        yield {place: _alone(planned, member, quiet)}
-
-
-def _alone(planned: CheckedSweep, member: Member, quiet: bool | None) -> Cell:
-    point, folder = member.point, member.folder
-    begun = folder is not None and (folder / results.CONFIG).is_file()  # perhaps just now, in a program with others
-    try:
-        cell = Experiment(point.config, {point.label: point.config})
-        with run.plan(cell, out=folder, resume=begun, federations=planned.federations) as one:
-            (result,) = run.execute(one, quiet).values()
-        return outcome(point, result)
-    except Exception as error:
-        return failed(point, error)
-
-
-def _stopped(planned: CheckedSweep, cells: Mapping[int, Cell]) -> dict[int, Cell]:
-    """The outcomes of cells that have none yet, and were stopped on their way."""
-    if planned.folder is None:
-        return {}
-    left = {place: point for place, point in enumerate(planned.grid.points) if place not in cells}
-    found = {place: interrupted(planned.folder / CELLS / point.folder, point) for place, point in left.items()}
-    return {place: cell for place, cell in found.items() if cell is not None}
+    for place, (_, point, folder, *_) in left.items():
+        begun = folder is not None and (folder / results.CONFIG).is_file()  # perhaps just now, in a program with others
+        try:
+            cell = Experiment(point.config, {point.label: point.config})
+            with run.plan(cell, out=folder, resume=begun, federations=planned.federations) as one:
+                (result,) = run.execute(one, quiet).values()
+            yield {place: outcome(point, result)}
+        except Exception as error:
+            yield {place: failed(point, error)}

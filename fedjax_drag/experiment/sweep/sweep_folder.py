@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedjax_drag.experiment.run import lock, results
+from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep import outcome_table
 from fedjax_drag.experiment.sweep.grid import Grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
@@ -19,19 +19,14 @@ WRITTEN = (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP, CELLS)
 def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuses a folder in which a sweep may not write; changes nothing."""
     where = f"out={str(folder)!r}"
-    if resume and overwrite:
-        raise ValueError("resume and overwrite: only one of them can be asked for")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{where}: must be a folder, and this is a file")
     if resume:
         check_kinds(folder, (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP), (CELLS,))
-    holds_sweep = (folder / CONFIG).is_file() or (resume and (folder / CELLS).is_dir())
-    others = folder.is_dir() and any(path.name not in (*lock.FILES, JOBS) for path in folder.iterdir())
-    if resume and others and not holds_sweep:  # where there is nothing yet, a sweep starts
+    if (folder / CONFIG).is_file() or (resume and (folder / CELLS).is_dir()):
+        if not (resume or overwrite):
+            raise ValueError(f"{where}: already holds a sweep; {results.REMEDY}")
+    elif resume and results.holds_others(folder, JOBS):  # where there is nothing yet, a sweep starts
         raise ValueError(f"{where}: holds no sweep to resume")
-    if holds_sweep and not (resume or overwrite):
-        raise ValueError(f"{where}: already holds a sweep; {results.REMEDY}")
-    if not holds_sweep and folder.is_dir() and any((folder / name).exists() for name in (*WRITTEN, *results.WRITTEN)):
+    elif any((folder / name).exists() for name in (*WRITTEN, *results.WRITTEN)):
         raise ValueError(f"{where}: holds something else than a sweep; choose another folder")
 
 

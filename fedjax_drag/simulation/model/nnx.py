@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import operator
 import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -161,13 +162,7 @@ def _graph(module: Any, training: bool, frozen: bool) -> Any:
 
 def _filled(like: Any, values: Any) -> Any:
     """A state like ``like`` with these values."""
-    return _with_values(like, lambda path, _: _at(values, path))
-
-
-def _at(values: Any, path: tuple[Any, ...]) -> Any:
-    for part in path:
-        values = values[part]
-    return values
+    return _with_values(like, lambda path, _: functools.reduce(operator.getitem, path, values))
 
 
 def _seeded(like: Any, rngs: Streams) -> Any:

@@ -1,18 +1,21 @@
-"""Checks that a method and a model fit a run, on shapes alone: what they would silently do otherwise."""
+"""Checks that the parts of a run fit together, on shapes alone: what they would silently do otherwise."""
 
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.errors
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks, kinds, tree
+from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery
 from fedjax_drag.data import FederatedDataset
+from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.data.normalization import TOKENS
 from fedjax_drag.models.cnn import CNN
 from fedjax_drag.models.lenet import LeNet
@@ -22,8 +25,137 @@ from fedjax_drag.models.modes import WithModes
 from fedjax_drag.models.resnet import ResNet18
 from fedjax_drag.simulation.model.forms import LinenForm
 from fedjax_drag.simulation.model.model import IN_TRAINING, Model, ModelState, Statistics, model_name, path_of
+from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.program.programs import first_downlink
-from fedjax_drag.types import EXTRAS, Algorithm, Downlink, Params
+from fedjax_drag.simulation.run import Run
+from fedjax_drag.types import EXTRAS, Algorithm, Attack, Downlink, Metric, Params, Uplink
+
+
+def check_attack(attack: Attack | None, uses_root: bool) -> None:
+    """Refuses an attack that needs what this run does not compute."""
+    if attack is None:
+        return
+    for name in sorted(attack.needs):
+        checks.one_of("attack: needs", name, KNOWLEDGE)
+    if "root_delta" in attack.needs and not uses_root:
+        raise ValueError("attack: needs the server's root update; the method must be one that has it, such as fltrust")
+    malicious = jax.ShapeDtypeStruct((), bool)
+    with checks.explained("attack: active", "take a round, int32 and traced, and return a bool"):
+        found = jax.eval_shape(attack.attackers, malicious, jax.ShapeDtypeStruct((), jnp.int32))
+    if difference := tree.mismatch(found, malicious):
+        raise ValueError(f"attack: active returns {difference}")
+
+
+def check_benign(run: Run, message: Uplink) -> None:
+    """Refuses an attack from outside the package that changes what benign clients send.
+
+    It runs on made-up messages in the shapes of the run, once for each attack and shapes; the run's own programs do not
+    change.
+
+    Args:
+      run: whose attack it is.
+      message: of one client, arrays or shapes.
+    """
+    attack = run.attack
+    if attack is None or not attack.forges:
+        return
+    if not (getattr(attack.forge, "__module__", None) or "").startswith("fedjax_drag."):
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((run.cohort_size, *x.shape), x.dtype), message)
+        check_forgery(attack, shapes)
+
+
+def check_sign(local_optimizer: Any, params: Any) -> None:
+    """Refuses an optimizer that descends by itself: one whose first update for a gradient of ones is negative."""
+    zeros = jax.tree.map(lambda p: jnp.zeros((1,) * len(p.shape), p.dtype), params)  # one entry a leaf is enough
+    ones = jax.tree.map(jnp.ones_like, zeros)
+    with checks.explained("local_optimizer", kinds.OF_UPDATES):
+        state = local_optimizer.init(zeros)
+        jax.eval_shape(local_optimizer.update, ones, state, zeros)  # as the compiled program calls it
+        update, _ = local_optimizer.update(ones, state, zeros)
+    total = sum(leaf.sum() for leaf in jax.tree.leaves(update))
+    if not isinstance(total, Tracer) and total < 0:
+        raise ValueError(
+            "local_optimizer: reverses directions, as optax.sgd and others with a learning rate do; must leave "
+            "that to step_size, such as optax.trace(0.9)"
+        )
+
+
+def check_jit() -> None:
+    """Refuses to run where JAX compiles nothing.
+
+    Raises:
+      ValueError: ``jax_disable_jit`` is set.
+    """
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        raise ValueError(
+            "jax_disable_jit=True: must be False, for a run is compiled before it starts; jax.debug.print shows values "
+            "inside, and a rule called by itself needs no compilation"
+        )
+
+
+def check_secure_aggregation(algorithm: Algorithm, statistics: str | None = None) -> None:
+    """Refuses a method whose server needs more than sums over clients, or what only a simulation knows.
+
+    Args:
+      algorithm: the method.
+      statistics: what becomes of the model's statistics, where it has any.
+    """
+    if statistics == "median":
+        raise ValueError("secure_aggregation=True: model_state='median' compares clients; must be 'average' or another")
+    reason = None
+    if algorithm.streamed is None:
+        reason = "has no form of sums, and may compare single messages"
+    elif requested(algorithm.needs):
+        reason = "needs the dissimilarity of single messages"
+    elif "malicious" in algorithm.needs:
+        reason = "needs to know who is malicious"
+    if reason:
+        allowed = "a method of sums over clients, such as fedavg, norm_clipping or br_drag"
+        raise ValueError(f"secure_aggregation=True: {algorithm.name} {reason}; must be {allowed}")
+
+
+def check_objective(loss: Callable[..., Any], metrics: Sequence[Metric], outputs: Any, targets: Any) -> None:
+    """Refuses a loss that is not one number for each example, and metrics that do not take the outputs.
+
+    Args:
+      loss: of outputs and targets.
+      metrics: of these.
+      outputs: shapes of what the model returns for two examples.
+      targets: shapes of theirs.
+    """
+    taken = f"take outputs {_form(outputs)} and targets {_form(targets)}"
+    with checks.explained("loss", f"{taken}, and return one number for each"):
+        shape = jax.eval_shape(loss, outputs, targets)
+    if getattr(shape, "shape", None) != (2,) or not jnp.issubdtype(shape.dtype, jnp.floating):
+        returned = f"{shape.dtype}{list(shape.shape)}" if hasattr(shape, "dtype") else type(shape).__name__
+        raise ValueError(f"loss: returns {returned} for two examples; must be floating, [2], one number for each")
+    for metric in metrics:
+        with checks.explained(f"metrics: {metric.name}", taken):
+            value = jax.eval_shape(metric, outputs, targets)
+        if getattr(value, "shape", None) != ():
+            raise ValueError(f"metrics: {metric.name} returns {checks.shown(value)}; must be one number")
+
+
+def _form(arrays: Any) -> str:
+    return f"{arrays.dtype}[{', '.join(['B', *map(str, arrays.shape[1:])])}]"
+
+
+def check_augmented(augmentation: Augmentation, example: jax.ShapeDtypeStruct, length: int) -> None:
+    """Refuses an augmentation that changes the shape of a batch.
+
+    Args:
+      augmentation: of the training inputs.
+      example: shape and dtype of an input of the model, ``[1, *input_shape]``.
+      length: examples in a mini-batch.
+    """
+    batch = jax.ShapeDtypeStruct((length, *example.shape[1:]), example.dtype)
+    name, allowed = f"augmentation={checks.shown(augmentation)}", "x in the same shape"
+    given = f"{batch.dtype}{list(batch.shape)}"
+    with checks.explained(name, f"take a key and x, such as {given}, and return {allowed}"):
+        after = jax.eval_shape(augmentation, jax.random.key(0), batch)
+    if getattr(after, "shape", None) != batch.shape:
+        returned = f"{after.dtype}{list(after.shape)}" if hasattr(after, "shape") else type(after).__name__
+        raise ValueError(f"{name}: returns {returned} for x of {given}; must return {allowed}")
 
 
 def check_method(algorithm: Algorithm, num_clients: int, cohort_size: int, params: Params) -> None:
@@ -215,20 +347,14 @@ def _check_flags(
     name: str, module: nn.Module, params: Params, state: ModelState, example: jax.ShapeDtypeStruct
 ) -> None:
     """Refuses a module that draws random numbers by a flag of its call which no run sets, such as ``noisy=False``."""
-    for one in inspect.signature(module.__call__).parameters.values():
-        unknown = isinstance(one.default, bool) and one.name not in IN_TRAINING
-        if unknown and _needs_random_numbers(module, params, state, example, {one.name: not one.default}):
-            raise ValueError(f"{name}: draws random numbers with {one.name}={not one.default}: {_REMEDY}")
-
-
-def _needs_random_numbers(
-    module: nn.Module, params: Params, state: ModelState, example: jax.ShapeDtypeStruct, flags: dict[str, bool]
-) -> bool:
     apply: Callable[..., Any] = module.apply
-    try:
-        jax.eval_shape(lambda p, s, x: apply({"params": p, **s}, x, **flags), params, state.statistics, example)
-    except flax.errors.InvalidRngError:
-        return True
-    except Exception:  # what else a module of one's own does with a flag that no run sets is its own affair
-        pass
-    return False
+    for one in inspect.signature(module.__call__).parameters.values():
+        if not isinstance(one.default, bool) or one.name in IN_TRAINING:
+            continue
+        forward = functools.partial(apply, **{one.name: not one.default})
+        try:
+            jax.eval_shape(lambda p, s, x, f=forward: f({"params": p, **s}, x), params, state.statistics, example)
+        except flax.errors.InvalidRngError:
+            raise ValueError(f"{name}: draws random numbers with {one.name}={not one.default}: {_REMEDY}") from None
+        except Exception:  # what else a module of one's own does with a flag that no run sets is its own affair
+            pass

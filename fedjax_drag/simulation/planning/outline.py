@@ -14,9 +14,9 @@ from fedjax_drag import per_client
 from fedjax_drag.compression import Compressor
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.data.batching import gather
-from fedjax_drag.simulation.arguments import check_benign
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.placement import everywhere, placement
+from fedjax_drag.simulation.planning.compatibility import check_benign
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import client, first_message, own_examples

@@ -27,28 +27,66 @@ from fedjax_drag.models.lora import ADAPTERS, LoRA
 from fedjax_drag.models.modes import module_of
 from fedjax_drag.privacy import accountant
 from fedjax_drag.privacy.accountant import FixedSize, Local, Poisson, Sampling
-from fedjax_drag.simulation.arguments import (
-    check_attack,
-    check_augmented,
-    check_jit,
-    check_objective,
-    check_secure_aggregation,
-    check_sign,
-    resolve_aggregation,
-    resolve_batching,
-)
 from fedjax_drag.simulation.devices.placement import Devices, can_share, platform_of, resolve_mesh
 from fedjax_drag.simulation.model.forms import form_of
 from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
 from fedjax_drag.simulation.options import span
-from fedjax_drag.simulation.planning.compatibility import check_method, check_model, check_tokens, refusing_tokens
+from fedjax_drag.simulation.planning.compatibility import (
+    check_attack,
+    check_augmented,
+    check_jit,
+    check_method,
+    check_model,
+    check_objective,
+    check_secure_aggregation,
+    check_sign,
+    check_tokens,
+    refusing_tokens,
+)
 from fedjax_drag.simulation.planning.outline import by_shape
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
+from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.program.federation import Federation, choose_root
 from fedjax_drag.simulation.program.server import resolve_statistics
 from fedjax_drag.simulation.run import FULL, Run
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Batch, Guarantee, Params
+from fedjax_drag.types import Algorithm, Attack, Batch, Guarantee, Params
 from fedjax_drag.types._part import as_part, told, value_of
+
+MOST_AT_ONCE = 512
+"""Clients at once under ``"auto"``: enough to occupy any accelerator; more need memory that grows with the cohort."""
+
+
+def resolve_batching(
+    clients_axis: str, clients_per_chunk: int | None, platform: str, cohort_size: int
+) -> ClientBatching:
+    """The way over the clients of a round: what the settings say, or the platform's usual one for ``"auto"``.
+
+    That is one after another on a CPU, all of whose cores a single client occupies, and all at once elsewhere, in
+    chunks of :data:`MOST_AT_ONCE` where the cohort is larger.
+    """
+    if clients_axis == "vmap" and clients_per_chunk is not None:
+        raise ValueError(f"clients_per_chunk={clients_per_chunk}: goes with clients_axis='map', not 'vmap'")
+    if clients_axis == "auto":
+        if platform != "cpu" and clients_per_chunk is None and cohort_size > MOST_AT_ONCE:
+            clients_per_chunk = MOST_AT_ONCE
+        clients_axis = "map" if clients_per_chunk is not None or platform == "cpu" else "vmap"
+    return ClientBatching(clients_axis, clients_per_chunk)
+
+
+def resolve_aggregation(aggregation: str, algorithm: Algorithm, attack: Attack | None) -> bool:
+    """Whether messages are added up as they come; ``"auto"`` does so where it can be done."""
+    obstacle = None
+    if algorithm.streamed is None:
+        obstacle = "the method's rule compares the clients with each other"
+    elif attack is not None and attack.forges:
+        obstacle = "the attack forges messages from those of all clients"
+    elif requested(algorithm.needs):
+        obstacle = "the method needs the clients' dissimilarity, which is computed from the stacked messages"
+    if aggregation == "stream" and obstacle:
+        raise ValueError(f"aggregation='stream': {obstacle}; must be 'auto' or 'stack'")
+    return aggregation != "stack" and obstacle is None
+
 
 Spent = Callable[[int], Mapping[str, float]]
 """``(rounds) -> {"epsilon": ...}``, entries of the history after so many rounds; ``{}`` where none is reported."""
@@ -194,22 +232,8 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
         diagnostics=settings.reports_clients,
         matmul_precision=settings.matmul_precision,
     )
-    run = with_numbers(run)
-    _check(settings, run)
-    return run
-
-
-def with_numbers(run: Run) -> Run:
-    """A run whose numbers are Python floats: inputs of one type, whatever type of number each was given as."""
-
-    def leaf(x: Any) -> Any:
-        return float(x) if isinstance(x, int | float | np.number) else x
-
-    return jax.tree.map(leaf, run)
-
-
-def _check(settings: Settings, run: Run) -> None:
-    """Refuses parts that do not fit together."""
+    # Inputs of one type, whatever type of number each was given as.
+    run = jax.tree.map(lambda x: float(x) if isinstance(x, int | float | np.number) else x, run)
     check_tokens(settings.model, settings.data)
     rows = settings.split.training.rows
     assert rows is not None
@@ -220,6 +244,7 @@ def _check(settings: Settings, run: Run) -> None:
     check_statistics(run.algorithm.guarantee, run.statistics, model_state.statistics)
     if settings.local_optimizer is not None:
         check_sign(settings.local_optimizer, params)
+    return run
 
 
 @by_shape

@@ -285,6 +285,8 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
     each_step = lambda name: jax.vmap(jax.random.fold_in, (None, 0))(key_of(name), steps)
     rngs = {name: each_step(f"model.{name}") for name in run.model.streams}
     own_keys = each_step("client rule") if client.keyed else None
+    own_kept, statistics = own.kept.statistics, shared.model.statistics  # a client's own where they are local
+    statistics = own_kept.rows if per_client.is_per_client(own_kept) else statistics
     precision = run.matmul_precision
     with contextlib.nullcontext() if precision == PRECISIONS[0] else jax.default_matmul_precision(precision):
         return local_pass(
@@ -294,7 +296,7 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
             fetch=functools.partial(_fetch, run, shared, own),
             drawn=Drawn(places, keys),
             step_size=step_size_of(run, shared.round) if own.step_size is None else own.step_size,
-            given=PassInput(own_statistics(own.kept, shared.model.statistics), rngs, own.kept, own_keys),
+            given=PassInput(statistics, rngs, own.kept, own_keys),
             real=real,
             num_steps=own.num_steps,
             optimizer=run.local_optimizer and value_of(run.local_optimizer),
@@ -337,35 +339,6 @@ def sent(
     if attack is not None:
         uplink = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, uplink)
     return local._replace(uplink=uplink)
-
-
-def first_rows(run: Run, params: Params, statistics: Statistics, uplink: Any) -> ClientRows:
-    """What every client has kept before the first round: where a local pass would begin afresh.
-
-    Args:
-      run: says whether the state of an optimizer is kept, statistics are local and messages compressed.
-      params: the initial parameters.
-      statistics: of the model at the start.
-      uplink: shapes of a client's message, where messages are compressed.
-    """
-    rows, client = NOTHING_KEPT, run.algorithm.client
-    repeated = functools.partial(per_client.repeat, num_clients=run.num_clients)
-    if client.keeps_carry:
-        rows = rows._replace(carry=repeated(client.begin(Downlink(params))))
-    if run.keeps_optimizer and run.local_optimizer is not None:
-        rows = rows._replace(optimizer=repeated(value_of(run.local_optimizer).init(params)))
-    if run.statistics == "local" and jax.tree.leaves(statistics):
-        rows = rows._replace(statistics=repeated(statistics))
-    if run.compression is not None:
-        memory = channel.uplink_memory(run.compression, uplink)
-        if jax.tree.leaves(memory):
-            rows = rows._replace(compression=repeated(memory))
-    return rows
-
-
-def own_statistics(kept: ClientRows, of_server: Statistics) -> Statistics:
-    """The statistics from which a client starts: its own where they are local, else the server's."""
-    return of_server if isinstance(kept.statistics, tuple) else kept.statistics.rows
 
 
 def draw_batches(

@@ -19,13 +19,15 @@ from fedjax_drag.compression import _channel as channel
 from fedjax_drag.simulation.devices import host_state
 from fedjax_drag.simulation.devices.placement import everywhere, placed
 from fedjax_drag.simulation.model.initial_params import Start, started
+from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.evaluation import evaluate_clients, evaluate_model
 from fedjax_drag.simulation.program.federation import Federation, HeldOut
-from fedjax_drag.simulation.program.local import client_pass, first_rows
+from fedjax_drag.simulation.program.local import client_pass
 from fedjax_drag.simulation.program.round import choose_cohort, one_round
-from fedjax_drag.simulation.run import ClientInput, LocalResult, RoundInput, Run, RunState
+from fedjax_drag.simulation.run import NOTHING_KEPT, ClientInput, ClientRows, LocalResult, RoundInput, Run, RunState
 from fedjax_drag.types import Algorithm, Batch, Downlink, Params, State, Uplink
+from fedjax_drag.types._part import value_of
 
 OwnExamples = tuple[Batch | None, HeldOut, Any]
 """Training examples, the held-out ones among them, and the statistics ``[M, ...]`` of clients that keep their own."""
@@ -94,7 +96,7 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
     uplink, received = None, ()
     if run.compression is not None:
         uplink = jax.eval_shape(functools.partial(_first_uplink, run), params, of_method)
-    clients = first_rows(run, params, model.statistics, uplink)
+    clients = _first_rows(run, params, model.statistics, uplink)
     if run.downlink_compression is not None:
         received = channel.first_received(run.downlink_compression, params)
     last_update = tree.zeros_like(params) if recalls else ()
@@ -218,6 +220,30 @@ def compiled_quickly(function: Callable[..., Any], static: int | tuple[int, ...]
     """
     options = {"xla_backend_optimization_level": 1} if platform == "cpu" else None
     return jax.jit(function, static_argnums=static, compiler_options=options)
+
+
+def _first_rows(run: Run, params: Params, statistics: Statistics, uplink: Any) -> ClientRows:
+    """What every client has kept before the first round: where a local pass would begin afresh.
+
+    Args:
+      run: says whether the state of an optimizer is kept, statistics are local and messages compressed.
+      params: the initial parameters.
+      statistics: of the model at the start.
+      uplink: shapes of a client's message, where messages are compressed.
+    """
+    rows, client = NOTHING_KEPT, run.algorithm.client
+    repeated = functools.partial(per_client.repeat, num_clients=run.num_clients)
+    if client.keeps_carry:
+        rows = rows._replace(carry=repeated(client.begin(Downlink(params))))
+    if run.keeps_optimizer and run.local_optimizer is not None:
+        rows = rows._replace(optimizer=repeated(value_of(run.local_optimizer).init(params)))
+    if run.statistics == "local" and jax.tree.leaves(statistics):
+        rows = rows._replace(statistics=repeated(statistics))
+    if run.compression is not None:
+        memory = channel.uplink_memory(run.compression, uplink)
+        if jax.tree.leaves(memory):
+            rows = rows._replace(compression=repeated(memory))
+    return rows
 
 
 def _everywhere(values: Any, run: Run) -> Any:

@@ -14,7 +14,6 @@ from fedjax_drag.simulation.program import sampling, server
 from fedjax_drag.simulation.program.evaluation import attack_metrics, work_metrics
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import client_pass, step_size_of
-from fedjax_drag.simulation.program.sampling import Attendance
 from fedjax_drag.simulation.program.server import stack, stream
 from fedjax_drag.simulation.run import ClientInput, Cohort, RoundInput, RoundOutcome, Run, RunState
 from fedjax_drag.types import Downlink, Params, State
@@ -50,6 +49,7 @@ def one_round(
         sent_key = sampling.round_key(key, "downlink compression", state.round)
         received = channel.broadcast(run.downlink_compression, received, downlink.start, sent_key)
         downlink = downlink._replace(start=received.start)
+    # What all clients receive, and what each receives for itself
     malicious = malicious_in_cohort(federation, key, state.round, ids)
     reachable, examples = _reachable(run, federation, federation.rows[ids])
     shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
@@ -62,7 +62,21 @@ def one_round(
         clients = clients._replace(step_size=jax.lax.optimization_barrier(each))
     if run.attack is not None and "attacker_index" in run.attack.needs:
         clients = clients._replace(attacker_index=attacker_indices(federation, malicious, ids))
-    extras = _extras(run, federation, key, state, clients, downlink, who)
+    # What the method's server side is given by keyword
+    needs = run.algorithm.needs
+    server_key = sampling.round_key(key, "server", state.round)
+    extras = {"client_ids": ids, "round": state.round, "key": server_key, "num_examples": clients.num_examples}
+    if who.valid is not None:
+        extras["valid"] = who.valid
+    elif "valid" in needs:
+        extras["valid"] = jnp.ones(ids.shape, bool)
+    if "expected_clients" in needs or (run.algorithm.guarantee is not None and who.valid is not None):
+        extras["expected_clients"] = sampling.expected_clients(federation, run.cohort_size, state.round)
+    if "malicious" in needs:
+        extras["malicious"] = malicious
+    if "root_delta" in needs:
+        root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model)
+        extras["root_delta"] = root_delta(run, root)
     cohort = Cohort(shared, clients, own_state, who.valid, extras, who.drawn, who.present, received)
     # Local passes, attack, uplink and aggregation: chunk by chunk where sums suffice, else on the stack of messages
     if run.streams:
@@ -87,37 +101,6 @@ def choose_cohort(
     drawable = sampling.both(eligible, available)
     cohort_key = sampling.round_key(key, "cohort", state.round)
     return sampling.cohort(cohort_key, federation.rows.shape[0], run.cohort_size, drawable), drawable, available
-
-
-def _extras(
-    run: Run,
-    federation: Federation,
-    key: PRNGKeyArray,
-    state: RunState,
-    clients: ClientInput,
-    downlink: Downlink,
-    who: Attendance,
-) -> dict[str, Any]:
-    """What the method's server side is given by keyword."""
-    needs, ids = run.algorithm.needs, clients.client_id
-    extras = {
-        "client_ids": ids,
-        "round": state.round,
-        "key": sampling.round_key(key, "server", state.round),
-        "num_examples": clients.num_examples,
-    }
-    if who.valid is not None:
-        extras["valid"] = who.valid
-    elif "valid" in needs:
-        extras["valid"] = jnp.ones(ids.shape, bool)
-    if "expected_clients" in needs or (run.algorithm.guarantee is not None and who.valid is not None):
-        extras["expected_clients"] = sampling.expected_clients(federation, run.cohort_size, state.round)
-    if "malicious" in needs:
-        extras["malicious"] = clients.malicious
-    if "root_delta" in needs:
-        root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model)
-        extras["root_delta"] = root_delta(run, root)
-    return extras
 
 
 def root_delta(run: Run, shared: RoundInput) -> Params:

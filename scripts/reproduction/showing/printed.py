@@ -1,6 +1,6 @@
 """Figures that the papers print for their curves: the accuracy at the end, and the round at which one is reached."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reproduction.targets.target import Target
@@ -9,42 +9,28 @@ Points = tuple[tuple[float, float], ...]
 """Pairs of round and accuracy, a share between 0 and 1."""
 
 
-def _table_v(rounds: int, accuracy: float, rows: Mapping[str, tuple[float, int | None]]) -> dict[str, Points]:
-    """Points of a column of Table V of TACO: percent after the last round, and the round at which one is reached."""
+_METHODS = ("FedAvg", "FedProx", "FoolsGold", "SCAFFOLD", "STEM", "FedACG", "TACO")
+"""The rows of Table V of TACO."""
+
+
+def _table_v(
+    rounds: int, accuracies: Sequence[float], accuracy: float, reached: Sequence[int | None]
+) -> dict[str, Points]:
+    """A column of Table V: percent after the last round, and the round at which ``accuracy`` is reached."""
+    columns = zip(_METHODS, accuracies, reached, strict=True)
     return {
-        label: ((rounds, percent / 100), *(((reached, accuracy),) if reached else ()))
-        for label, (percent, reached) in rows.items()
+        label: ((rounds, percent / 100), *(((first, accuracy),) if first else ())) for label, percent, first in columns
     }
 
 
-_ADULT = _table_v(
-    50,
-    0.78,
-    {
-        "FedAvg": (78.88, 24),
-        "FedProx": (78.92, 24),
-        "FoolsGold": (83.50, 20),
-        "SCAFFOLD": (82.24, 10),
-        "STEM": (78.83, 22),
-        "FedACG": (83.69, 11),
-        "TACO": (83.80, 8),
-    },
-)
-_FASHION_MNIST = _table_v(
-    100,
-    0.7,
-    {
-        "FedAvg": (71.36, 85),
-        "FedProx": (67.14, None),
-        "FoolsGold": (73.09, 80),
-        "SCAFFOLD": (68.84, None),
-        "STEM": (72.97, 69),
-        "FedACG": (70.91, 92),
-        "TACO": (73.28, 59),
-    },
-)
-
-PRINTED: Mapping[str, Mapping[str, Points]] = {"taco004_table5_adult": _ADULT, "taco004_table5_fmnist": _FASHION_MNIST}
+PRINTED: Mapping[str, Mapping[str, Points]] = {
+    "taco004_table5_adult": _table_v(
+        50, (78.88, 78.92, 83.50, 82.24, 78.83, 83.69, 83.80), 0.78, (24, 24, 20, 10, 22, 11, 8)
+    ),
+    "taco004_table5_fmnist": _table_v(
+        100, (71.36, 67.14, 73.09, 68.84, 72.97, 70.91, 73.28), 0.7, (85, None, 80, None, 69, 92, 59)
+    ),
+}
 """By the name of a target, which has one panel, and by the label of a line."""
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment.config.loading import read
+from fedjax_drag.experiment.build.experiment import read
 from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.simulation.result import TEST, VALIDATION
 from reproduction.judging.outcome import DIVERGED, TAIL, MissingError, Outcome

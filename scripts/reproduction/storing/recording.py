@@ -12,8 +12,8 @@ from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
+from reproduction import running
 from reproduction.judging import freeloaders, outcome
-from reproduction.running import timing
 from reproduction.storing import settings, stored
 from reproduction.storing.stored import Origin, Stored
 from reproduction.targets.target import Scale, Target
@@ -95,7 +95,7 @@ def of_folder(target: Target, folder: Path) -> Stored | None:
             origins.append(_origin(place))
     if not cells:
         return None
-    return Stored(tuple(cells), tuple(origins), own, timing.read(folder))
+    return Stored(tuple(cells), tuple(origins), own, running.read_times(folder))
 
 
 def _reduced(target: Target, cell: Cell, place: Path) -> History:

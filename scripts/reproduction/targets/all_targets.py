@@ -5,289 +5,131 @@ from typing import Any
 
 from reproduction.targets.target import BR_DRAG, CLUSTERGUARD, DRAG, TACO, WHY, Scale, Target
 
-_GREY_DATA = "axes.data=[mnist,fashion_mnist]"
 AUTHORS = "the authors' references"
 """Setting of targets that take what the public code does on which the paper builds: inputs, first weights, splits."""
+
+
+def _with(change: str, rounds: int) -> dict[str, Any]:
+    """A change at both smaller scales, and the rounds of the medium one."""
+    return {"medium": (f"rounds={rounds}", change), "quick": (change,)}
+
+
+def _on_mlp(rounds: int) -> dict[str, Any]:
+    """Fashion-MNIST and a perceptron at both smaller scales, and the rounds of the medium one."""
+    changes = ("data=fashion_mnist", "model=mlp")
+    return {"medium": (*changes, f"rounds={rounds}"), "quick": changes}
+
+
+_GREY_DATA = "axes.data=[mnist,fashion_mnist]"
+_AUTHORS_IMAGES = "axes.data=[{name: fashion_mnist, normalize: unit}]"
 _SMALL_CNN = "model={name: cnn, variant: small}"
-_MLP_ON_FASHION_MNIST = ("data=fashion_mnist", "model=mlp")
+_CLUSTERGUARD: dict[str, Any] = {
+    "medium": ("rounds=40", "eval_every=5"),
+    "quick": ("axes.data=[fashion_mnist]",),
+}
+_ROBUSTNESS = ("Figs. 9, 11, 13, 15 to 17", "aggregator", ("attack", "byzantine_fraction", "partition.beta"))
+_WORST = "client_accuracy_worst_tenth"
+_PAIRED = ("test_accuracy", "client_accuracy_mean", _WORST, "client_accuracy_std")
+
+
+def _why(name: str, place: str, lines: str, panels: tuple[str, ...], minutes: int, **more: Any) -> Target:
+    """A question of this project's own."""
+    return Target(name, WHY, place, lines, panels, minutes, folder="why", **more)
+
 
 TARGETS = {
     target.name: target
     for target in (
-        # In the order in which all are run: the quickest and most informative first.
+        # Name, paper, place, axis of the lines, axes of the panels and minutes, in the order in which all are run: the
+        # quickest and most informative first.
+        Target("drag000_fig7_8_emnist", DRAG, "Figs. 7, 8", "method", ("partition.q",), 6, ("rounds=500",)),
+        Target("taco004_table6_adult", TACO, "Table VI, adult", "method", ("partition.beta",), 15),
+        Target("taco004_table2", TACO, "Table II", "data", (), 5, **_with(_GREY_DATA, 30)),
+        Target("brdrag003_fig6_participation", BR_DRAG, "Fig. 6", "cohort_size", ("method",), 8, **_on_mlp(300)),
+        Target("brdrag003_fig7_alpha", BR_DRAG, "Fig. 7", "aggregator.alpha", ("method",), 10, **_on_mlp(600)),
+        Target("brdrag003_fig8_c", BR_DRAG, "Fig. 8", "aggregator.c", ("method",), 11, **_on_mlp(600)),
+        Target("taco004_table5_adult", TACO, "Table V, adult", "method", (), 8, timed=True),
+        Target("drag000_fig5_6_cifar10", DRAG, "Figs. 5, 6", "method", ("partition.q",), 8, ("rounds=200",)),
+        Target("drag000_fig3_emnist", DRAG, "Fig. 3", "method", ("cohort_size",), 5, ("rounds=300",)),
+        Target("brdrag003_robustness_mlp", BR_DRAG, *_ROBUSTNESS, 105),
         Target(
-            name="drag000_fig7_8_emnist",
-            paper=DRAG,
-            place="Figs. 7, 8",
-            lines="method",
-            panels=("partition.q",),
-            minutes=6,
-            medium=("rounds=500",),
-        ),
-        Target(
-            name="taco004_table6_adult",
-            paper=TACO,
-            place="Table VI, adult",
-            lines="method",
-            panels=("partition.beta",),
-            minutes=15,
-        ),
-        Target(
-            name="taco004_table2",
-            paper=TACO,
-            place="Table II",
-            lines="data",
-            panels=(),
-            minutes=5,
-            medium=("rounds=30", _GREY_DATA),
-            quick=(_GREY_DATA,),
-        ),
-        Target(
-            name="brdrag003_fig6_participation",
-            paper=BR_DRAG,
-            place="Fig. 6",
-            lines="cohort_size",
-            panels=("method",),
-            minutes=8,
-            medium=(*_MLP_ON_FASHION_MNIST, "rounds=300"),
-            quick=_MLP_ON_FASHION_MNIST,
-        ),
-        Target(
-            name="brdrag003_fig7_alpha",
-            paper=BR_DRAG,
-            place="Fig. 7",
-            lines="aggregator.alpha",
-            panels=("method",),
-            minutes=10,
-            medium=(*_MLP_ON_FASHION_MNIST, "rounds=600"),
-            quick=_MLP_ON_FASHION_MNIST,
-        ),
-        Target(
-            name="brdrag003_fig8_c",
-            paper=BR_DRAG,
-            place="Fig. 8",
-            lines="aggregator.c",
-            panels=("method",),
-            minutes=11,
-            medium=(*_MLP_ON_FASHION_MNIST, "rounds=600"),
-            quick=_MLP_ON_FASHION_MNIST,
-        ),
-        Target(
-            name="taco004_table5_adult",
-            paper=TACO,
-            place="Table V, adult",
-            lines="method",
-            panels=(),
-            minutes=8,
-            timed=True,
-        ),
-        Target(
-            name="drag000_fig5_6_cifar10",
-            paper=DRAG,
-            place="Figs. 5, 6",
-            lines="method",
-            panels=("partition.q",),
-            minutes=8,
-            medium=("rounds=200",),
-        ),
-        Target(
-            name="drag000_fig3_emnist",
-            paper=DRAG,
-            place="Fig. 3",
-            lines="method",
-            panels=("cohort_size",),
-            minutes=5,
-            medium=("rounds=300",),
-        ),
-        Target(
-            name="brdrag003_robustness_mlp",
-            paper=BR_DRAG,
-            place="Figs. 9, 11, 13, 15 to 17",
-            lines="aggregator",
-            panels=("attack", "byzantine_fraction", "partition.beta"),
-            minutes=105,
-        ),
-        Target(
-            name="taco004_table8",
-            paper=TACO,
-            place="Table VIII",
-            lines="algorithm.kappa",
-            panels=("algorithm.max_strikes",),
-            minutes=33,
+            "taco004_table8",
+            TACO,
+            "Table VIII",
+            "algorithm.kappa",
+            ("algorithm.max_strikes",),
+            33,
             medium=("rounds=30", "local_steps=20", "axes.algorithm.max_strikes=[3,6,15]"),
             quick=("axes.algorithm.kappa=[0.4,0.6,1.0]", "axes.algorithm.max_strikes=[1,2,5]"),
             y="num_expelled",
         ),
+        Target("clusterguard002_table2", CLUSTERGUARD, "Table II", "method", ("data", "attack"), 70, **_CLUSTERGUARD),
+        Target("clusterguard002_table3", CLUSTERGUARD, "Table III", "method", ("data", "attack"), 70, **_CLUSTERGUARD),
+        Target("drag000_fig4_cifar10", DRAG, "Fig. 4", "method", ("cohort_size",), 14, ("rounds=200",)),
+        Target("brdrag003_fig3_emnist", BR_DRAG, "Fig. 3", "method", ("partition.beta",), 45, **_with(_SMALL_CNN, 600)),
         Target(
-            name="clusterguard002_table2",
-            paper=CLUSTERGUARD,
-            place="Table II",
-            lines="method",
-            panels=("data", "attack"),
-            minutes=70,
-            medium=("rounds=40", "eval_every=5"),
-            quick=("axes.data=[fashion_mnist]",),
-        ),
-        Target(
-            name="clusterguard002_table3",
-            paper=CLUSTERGUARD,
-            place="Table III",
-            lines="method",
-            panels=("data", "attack"),
-            minutes=70,
-            medium=("rounds=40", "eval_every=5"),
-            quick=("axes.data=[fashion_mnist]",),
-        ),
-        Target(
-            name="drag000_fig4_cifar10",
-            paper=DRAG,
-            place="Fig. 4",
-            lines="method",
-            panels=("cohort_size",),
-            minutes=14,
-            medium=("rounds=200",),
-        ),
-        Target(
-            name="brdrag003_fig3_emnist",
-            paper=BR_DRAG,
-            place="Fig. 3",
-            lines="method",
-            panels=("partition.beta",),
-            minutes=45,
-            medium=("rounds=600", _SMALL_CNN),
-            quick=(_SMALL_CNN,),
-        ),
-        Target(
-            name="taco004_table5_fmnist",
-            paper=TACO,
-            place="Table V, FMNIST",
-            lines="method",
-            panels=(),
-            minutes=60,
+            "taco004_table5_fmnist",
+            TACO,
+            "Table V, FMNIST",
+            "method",
+            (),
+            60,
             medium=("rounds=25", "compare.TACO.algorithm.max_strikes=5"),
             timed=True,
         ),
+        Target("taco004_table7_adult", TACO, "Table VII, adult", "method", (), 30),
+        Target("taco004_fig6", TACO, "Fig. 6", "method", ("data",), 36, ("rounds=16", "local_steps=50")),
+        Target("taco004_fig7_gamma", TACO, "Fig. 7", "algorithm.gamma", ("data",), 35, **_with(_GREY_DATA, 12)),
+        Target("taco004_table6_emnist", TACO, "Table VI, FEMNIST", "method", ("partition.beta",), 24, ("rounds=12",)),
         Target(
-            name="taco004_table7_adult", paper=TACO, place="Table VII, adult", lines="method", panels=(), minutes=30
+            "brdrag003_fig4_cifar10", BR_DRAG, "Fig. 4", "method", ("partition.beta",), 60, **_with(_SMALL_CNN, 600)
         ),
         Target(
-            name="taco004_fig6",
-            paper=TACO,
-            place="Fig. 6",
-            lines="method",
-            panels=("data",),
-            minutes=36,
-            medium=("rounds=16", "local_steps=50"),
-        ),
-        Target(
-            name="taco004_fig7_gamma",
-            paper=TACO,
-            place="Fig. 7",
-            lines="algorithm.gamma",
-            panels=("data",),
-            minutes=35,
-            medium=("rounds=12", _GREY_DATA),
-            quick=(_GREY_DATA,),
-        ),
-        Target(
-            name="taco004_table6_emnist",
-            paper=TACO,
-            place="Table VI, FEMNIST",
-            lines="method",
-            panels=("partition.beta",),
-            minutes=24,
-            medium=("rounds=12",),
-        ),
-        Target(
-            name="brdrag003_fig4_cifar10",
-            paper=BR_DRAG,
-            place="Fig. 4",
-            lines="method",
-            panels=("partition.beta",),
-            minutes=60,
-            medium=("rounds=600", _SMALL_CNN),
-            quick=(_SMALL_CNN,),
-        ),
-        Target(
-            name="brdrag003_fig5_cifar100",
-            paper=BR_DRAG,
-            place="Fig. 5",
-            lines="method",
-            panels=("partition.beta",),
-            minutes=50,
+            "brdrag003_fig5_cifar100",
+            BR_DRAG,
+            "Fig. 5",
+            "method",
+            ("partition.beta",),
+            50,
             medium=("data=fashion_mnist", "rounds=200"),
         ),
         Target(
-            name="brdrag003_fig9_17_cifar10",
-            paper=BR_DRAG,
-            place="Figs. 9, 11, 13, 15 to 17",
-            lines="aggregator",
-            panels=("attack", "byzantine_fraction", "partition.beta"),
-            minutes=600,
+            "brdrag003_fig9_17_cifar10",
+            BR_DRAG,
+            *_ROBUSTNESS,
+            600,
             medium=None,
             quick=(_SMALL_CNN,),
             setting_of="brdrag003_robustness_mlp",
             setting="the paper's network, CIFAR-10",
         ),
-        Target(
-            name="drag_or_longer_step",
-            paper=WHY,
-            place="is DRAG more than a longer step?",
-            lines="method",
-            panels=("partition.beta",),
-            minutes=7,
-            folder="why",
-        ),
-        Target(
-            name="br_drag_or_root_data",
-            paper=WHY,
-            place="is BR-DRAG more than its root data?",
-            lines="aggregator",
-            panels=("root_bias",),
-            minutes=14,
+        _why("drag_or_longer_step", "is DRAG more than a longer step?", "method", ("partition.beta",), 7),
+        _why(
+            "br_drag_or_root_data",
+            "is BR-DRAG more than its root data?",
+            "aggregator",
+            ("root_bias",),
+            14,
             x="root_size",
-            folder="why",
         ),
-        Target(
-            name="br_drag_strength",
-            paper=WHY,
-            place="which c does BR-DRAG want?",
-            lines="method",
-            panels=("attack", "byzantine_fraction"),
-            minutes=13,
-            folder="why",
+        _why("br_drag_strength", "which c does BR-DRAG want?", "method", ("attack", "byzantine_fraction"), 13),
+        _why(
+            "corrections_with_robust_rules",
+            "do corrections of drift survive an attack?",
+            "algorithm",
+            ("attack", "aggregator"),
+            19,
         ),
-        Target(
-            name="corrections_with_robust_rules",
-            paper=WHY,
-            place="do corrections of drift survive an attack?",
-            lines="algorithm",
-            panels=("attack", "aggregator"),
-            minutes=19,
-            folder="why",
-        ),
-        Target(
-            name="tuned_step_sizes",
-            paper=WHY,
-            place="does DRAG's lead survive tuned step sizes?",
-            lines="method",
-            panels=("partition.beta",),
-            minutes=60,
-            folder="why",
+        _why(
+            "tuned_step_sizes",
+            "does DRAG's lead survive tuned step sizes?",
+            "method",
+            ("partition.beta",),
+            60,
             x="step_size",
             tuned="step_size",
         ),
-        Target(
-            name="worst_clients",
-            paper=WHY,
-            place="does DRAG help the worst clients?",
-            lines="method",
-            panels=(),
-            minutes=5,
-            y="client_accuracy_worst_tenth",
-            folder="why",
-            paired=("test_accuracy", "client_accuracy_mean", "client_accuracy_worst_tenth", "client_accuracy_std"),
-        ),
+        _why("worst_clients", "does DRAG help the worst clients?", "method", (), 5, y=_WORST, paired=_PAIRED),
     )
 }
 """By name, in the order in which all are run."""
@@ -310,8 +152,8 @@ TARGETS |= {
         _in_the_authors_setting(
             "taco004_fig7_gamma",
             50,
-            medium=("rounds=30", "axes.data=[{name: fashion_mnist, normalize: unit}]"),
-            quick=("axes.data=[{name: fashion_mnist, normalize: unit}]",),
+            medium=("rounds=30", _AUTHORS_IMAGES),
+            quick=(_AUTHORS_IMAGES,),
         ),
         _in_the_authors_setting("taco004_table8", 33),
     )

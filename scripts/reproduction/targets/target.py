@@ -81,6 +81,6 @@ class Target:
         """Changes of the configuration at a scale, or None if it is not run at it."""
         if scale != Scale.QUICK:
             return self.medium if scale == Scale.MEDIUM else ()
-        from fedjax_drag.experiment.config.loading import read  # here: --list needs no JAX
+        from fedjax_drag.experiment.build.experiment import read  # here: --list needs no JAX
 
         return (*_QUICK, *([ONE_SEED] if "seed" in read(self.config)["axes"] else []), *self.quick)

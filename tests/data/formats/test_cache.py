@@ -1,5 +1,4 @@
 import contextlib
-import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -56,21 +55,18 @@ def test_the_second_time_nothing_is_read(folder, source):
         same(cached("set", [source], read))
     assert read.calls == 1
     assert [path.name[:4] for path in folder.iterdir()] == ["set-"]  # and nothing temporary
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_other_sources_names_and_versions_are_distinguished(folder, source, tmp_path):
+def test_other_sources_and_names_are_distinguished(folder, source, tmp_path):
     read = Reader()
-    cached("set", [source], read)
-    cached("set", [source], read, version=2)
-    cached("set", [source], read, version={"checksums": {"a": "b"}, "more": [1, ("x",)]})
-    cached("other", [source], read)
-    cached("set", [source, source], read)
     (tmp_path / "second").write_bytes(b"content")
-    cached("set", [tmp_path / "second"], read)
-    assert read.calls == 6
-    cached("set", [source], read)
-    cached("set", [source], read, version={"more": [1, ["x"]], "checksums": {"a": "b"}})
-    assert read.calls == 6
+    for _ in range(2):
+        cached("set", [source], read)
+        cached("other", [source], read)
+        cached("set", [source, source], read)
+        cached("set", [tmp_path / "second"], read)
+        assert read.calls == 4
 
 
 def test_a_changed_source_is_read_again_and_replaces_the_cache(folder, source):
@@ -82,52 +78,28 @@ def test_a_changed_source_is_read_again_and_replaces_the_cache(folder, source):
     source.write_bytes(b"longer content")
     os.utime(source, ns=(0, 5))
     read.arrays = {"x": np.ones(3)}
-    same(cached("set", [source], read), read.arrays)
-    same(cached("set", [source], read), read.arrays)
+    for _ in range(2):
+        same(cached("set", [source], read), read.arrays)
     assert read.calls == 3
     assert len(list(folder.iterdir())) == 1
 
 
-def damages(place):
-    """Ways in which what is kept at ``place`` can be wrong."""
-    manifest, x = place / "manifest.json", place / "x.npy"
-    yield manifest.unlink
-    yield x.unlink
-    for content in (b"", b"{", b"[]", b"3", b"\xff", b'{"key": 1}', b"[" * 100_000):
-        yield lambda content=content: manifest.write_bytes(content)
-    key = json.loads(manifest.read_text())["key"]
-    for arrays in (None, {"x": "y"}, {"../../x": 3}, [1]):
-        yield lambda arrays=arrays: manifest.write_text(json.dumps({"key": key, "arrays": arrays}))
-    data = x.read_bytes()
-    for position in (0, 8, 40, len(data) - 1):
-        damaged = bytearray(data)
-        damaged[position] ^= 16
-        yield lambda damaged=damaged: x.write_bytes(damaged)
-    yield lambda: x.write_bytes(data[:-1])
-    yield lambda: x.write_bytes(data + b"\0")
-
-
 def test_damage_is_repaired(folder, source):
+    """Whatever else lies there; single bits are in tests/faults/test_fuzz_data.py."""
     cached("set", [source], Reader())
     [place] = folder.iterdir()
-    for damage in damages(place):
-        damage()
+    data = place.read_bytes()
+    np.savez(place, x=np.zeros(3))
+    other = place.read_bytes()
+    for content in (b"", b"{", b"PK\x03\x04", data[:-1], data[100:], data[: len(data) // 2], other, None):
+        place.unlink()
+        if content is not None:
+            place.write_bytes(content)
         read = Reader()
-        same(cached("set", [source], read))
-        same(cached("set", [source], read))
+        for _ in range(2):
+            same(cached("set", [source], read))
         assert read.calls == 1
     assert list(folder.iterdir()) == [place]
-
-
-def test_a_file_in_the_way_is_replaced(folder, source):
-    cached("set", [source], Reader())
-    [place] = folder.iterdir()
-    for path in place.iterdir():
-        path.unlink()
-    place.rmdir()
-    place.write_text("in the way")
-    same(cached("set", [source], Reader()))
-    assert place.is_dir()
 
 
 def test_an_unwritable_cache_is_not_used(source, tmp_path, monkeypatch):
@@ -135,15 +107,15 @@ def test_an_unwritable_cache_is_not_used(source, tmp_path, monkeypatch):
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         monkeypatch.setenv("FEDJAX_DRAG_CACHE", str(place))
         read = Reader()
-        same(cached("set", [source], read))
-        same(cached("set", [source], read))
+        for _ in range(2):
+            same(cached("set", [source], read))
         assert read.calls == 2
 
     def full(*arguments, **keywords):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setenv("FEDJAX_DRAG_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(np, "savez", full)
     same(cached("set", [source], Reader()))
     assert not list((tmp_path / "cache").iterdir())
 
@@ -153,8 +125,8 @@ def test_it_can_be_switched_off_and_moved(source, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     monkeypatch.setenv("FEDJAX_DRAG_CACHE", "")
     read = Reader()
-    same(cached("set", [source], read))
-    same(cached("set", [source], read))
+    for _ in range(2):
+        same(cached("set", [source], read))
     assert (read.calls, [path.name for path in tmp_path.iterdir()]) == (2, ["source"])
     monkeypatch.setenv("FEDJAX_DRAG_CACHE", "~/mine")
     cached("set", [source], read)
@@ -165,7 +137,7 @@ def test_it_can_be_switched_off_and_moved(source, tmp_path, monkeypatch):
         assert [path.name[:4] for path in (tmp_path / "user/fedjax_drag").iterdir()] == ["set-"]
 
 
-def test_arrays_are_not_kept_after_an_error(folder, source):
+def test_nothing_is_kept_after_an_error(folder, source):
     def read():
         raise ValueError("damaged")
 
@@ -179,10 +151,9 @@ def test_many_at_once(folder, source):
         for i in range(40):
             same(cached("set", [source], Reader()))
             if i % 4 == 0:
-                for path in folder.glob("set-*/x.npy"):
+                for path in folder.glob("set-*"):
                     with contextlib.suppress(OSError):
                         path.write_bytes(b"damaged")
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(user, range(4)))
-    assert not list(folder.glob(".temporary-*"))

@@ -15,7 +15,7 @@ def write(folder, *names):
 
 
 def find(data_dir=None):
-    return locate.find("a_set", WANTED, ("sub", "other/sub"), data_dir, "get it and")
+    return locate.find("a_set", (WANTED,), ("sub", "other/sub"), data_dir, "get it and")
 
 
 def test_subfolders_come_before_the_place_and_plain_files_before_packed_ones(tmp_path):
@@ -63,4 +63,4 @@ def test_missing_files_are_one_line(tmp_path, monkeypatch):
         "FEDJAX_DRAG_DATA to the folder that holds one and two (plain, .gz or .xz)"
     )
     with pytest.raises(FileNotFoundError, match=r"holds one and the other 2 \(plain"):
-        locate.find("a_set", ("one", "two", "three"), (), tmp_path, "get it and")
+        locate.find("a_set", (("one", "two", "three"),), (), tmp_path, "get it and")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_files import refused, write
 
 from fedjax_drag.data import partition
 from fedjax_drag.data.sets import leaf, shakespeare
@@ -62,11 +63,6 @@ SPOKEN = {
     "FOOL": 'The rain it raineth\nEvery day:\nAnd night, too.\nAye, "my" lord--no .',
     "DUKE": "What news?\nSpeak.",
 }
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDJAX_DRAG_CACHE", str(tmp_path / "cache"))
 
 
 def archive(path, members):
@@ -129,16 +125,14 @@ def decode(row):
 
 
 def test_leaf_files_come_first_and_a_given_file_before_all(tmp_path):
-    for part in ("train", "test"):
-        (tmp_path / "shakespeare" / part).mkdir(parents=True)
-        text = '{"users": ["r"], "num_samples": [1], "user_data": {"r": {"x": ["%s"], "y": ["b"]}}}' % ("a" * 80)
-        (tmp_path / "shakespeare" / part / "a.json").write_text(text)
-    path = tmp_path / "shakespeare" / "input.txt.gz"
-    path.write_bytes(gzip.compress("\n".join(speeches("One", 40, 0)[0]).encode()))
+    folder = tmp_path / "shakespeare"
+    text = b'{"users": ["r"], "num_samples": [1], "user_data": {"r": {"x": ["%s"], "y": ["b"]}}}' % (b"a" * 80)
+    write(folder, {"train/a.json": text, "test/a.json": text})
+    path = write(folder, {"input.txt": "\n".join(speeches("One", 40, 0)[0]).encode()}, ".gz") / "input.txt.gz"
     assert shakespeare.load_shakespeare(tmp_path).user_names == ("r",)
     assert shakespeare.load_shakespeare(path).user_names == ("ONE",)
-    with pytest.raises(ValueError, match=r"stride=2: .*a\.json is already cut into windows; leave it out"):
-        shakespeare.load_shakespeare(tmp_path, stride=2)
+    message = r"stride=2: .*a\.json is already cut into windows; leave it out"
+    refused(message, lambda: shakespeare.load_shakespeare(tmp_path, stride=2))
 
 
 @pytest.mark.parametrize(
@@ -155,42 +149,32 @@ def test_leaf_files_come_first_and_a_given_file_before_all(tmp_path):
 )
 def test_bad_arguments_are_named(tmp_path, arguments, message):
     (tmp_path / "input.txt").write_text("\n".join(speeches("One", 40, 0)[0]))
-    with pytest.raises(ValueError, match=message) as error:
-        shakespeare.load_shakespeare(tmp_path, **arguments)
-    assert "\n" not in str(error.value)
-
-
-def refused(path, message, kind=ValueError):
-    with pytest.raises(kind, match=message) as error:
-        shakespeare.load_shakespeare(path)
-    assert str(path) in str(error.value)
-    assert "\n" not in str(error.value)
+    refused(message, lambda: shakespeare.load_shakespeare(tmp_path, **arguments))
 
 
 def test_malicious_files_are_one_clear_line(tmp_path, monkeypatch):
-    refused(tmp_path, r"^shakespeare: found none of LEAF's .*openshakespeare", FileNotFoundError)
-    text = tmp_path / "a.txt"
-    text.write_bytes(b"ROLE:\n\xff\xfe\n")
-    refused(text, "not UTF-8 text")
-    text.write_bytes(b"")
-    refused(text, "no role speaks enough")
-    text.write_text("no roles here\n" * 99)
-    refused(text, "no role speaks enough")
+    load, text = shakespeare.load_shakespeare, tmp_path / "a.txt"
+    refused(r"^shakespeare: not found .* get LEAF's .*openshakespeare", load, tmp_path, kind=FileNotFoundError)
+    for content, message in (
+        (b"ROLE:\n\xff\xfe\n", "not UTF-8 text"),
+        (b"", "no role speaks enough"),
+        (b"no roles here\n" * 99, "no role speaks enough"),
+    ):
+        text.write_bytes(content)
+        refused(message, load, text, start=text)
     whole = archive(tmp_path / "plays.tar.gz", {"a.txt": PLAY.encode() * 30, "b.txt": b"x" * 2000})
-    content = gzip.decompress(whole.read_bytes())
-    for size in (300, 600, 5000):
-        (tmp_path / "cut.tar").write_bytes(content[:size])
-        refused(tmp_path / "cut.tar", "damaged tar archive")
-    (tmp_path / "no.tar").write_bytes(b"PK\x03\x04" * 500)
-    refused(tmp_path / "no.tar", "damaged tar archive")
+    content, tar = gzip.decompress(whole.read_bytes()), tmp_path / "some.tar"
+    for damaged in (content[:300], content[:600], content[:5000], b"PK\x03\x04" * 500):
+        tar.write_bytes(damaged)
+        refused("damaged tar archive", load, tar, start=tar)
     bad = archive(tmp_path / "latin.tar.gz", {"d/a\nb.txt": b"\xe9"})
-    refused(bad, r"'a\\nb\.txt': not UTF-8 text")
+    refused(r"'a\\nb\.txt': not UTF-8 text", load, bad, start=bad)
     member = tarfile.TarInfo("huge.txt")
     member.size = 1 << 40
-    (tmp_path / "huge.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
-    refused(tmp_path / "huge.tar", "more than 10,000 members or 67,108,864 bytes")
+    tar.write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    refused("more than 10,000 members or 67,108,864 bytes", load, tar, start=tar)
     monkeypatch.setattr(shakespeare, "_MOST_BYTES", 1000)
-    refused(whole, "more than the 1,000 bytes")
+    refused("more than the 1,000 bytes", load, whole, start=whole)
 
 
 SHARED = Path(os.environ.get("FEDJAX_DRAG_DATA") or "/nowhere") / "shakespeare"

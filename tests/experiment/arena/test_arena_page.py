@@ -1,63 +1,32 @@
 """The page and the figures of a standing: complete, loading nothing, the same for the same standing."""
 
-import csv
 import dataclasses
-import io
 import re
-import urllib.parse
 import xml.etree.ElementTree as ElementTree
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from reports import Page
 from standings import standing
 
-from fedjax_drag.experiment.arena import figures, tables
+from fedjax_drag.experiment.arena import figures, page
+from fedjax_drag.experiment.figures.style import spread
 
 WORST = {"root_only": 0.5, "krum": 0.62, "median": 0.61, "mine": 0.3, "fedavg": 0.1}
 
 
-class Page(HTMLParser):
-    """Elements with their attributes, and the text that is shown."""
-
-    def __init__(self, source):
-        super().__init__()
-        self.elements, self.text, self._hidden = [], [], False
-        self.feed(source)
-        self.shown = " ".join(" ".join(self.text).split())
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        self._hidden = tag in ("script", "style")
-
-    def handle_endtag(self, tag):
-        self._hidden = False
-
-    def handle_data(self, data):
-        if not self._hidden:
-            self.text.append(data)
-
-
 def test_the_page_shows_all_and_loads_nothing(tmp_path):
     new, old = standing(WORST), standing(WORST | {"krum": 0.2})
-    path = new.page(tmp_path / "new" / "arena.html", old)
-    page = Page(path.read_text())
+    path = page.write(new, tmp_path / "new" / "arena.html", old)
+    found = Page(path)
     for text in ("root data", "number of attackers", "beta=0.1", "worst case", "c=0.5", "Since version 1", "rounds: 3"):
-        assert text in page.shown
-    assert re.search(r"krum: ranks \S+ to 1\S*, worst case 20.0", page.shown)
-    assert [a for t, a in page.elements if a.get("src") or (t == "link" and not a["href"].startswith("data:"))] == []
+        assert text in found.shown
+    assert re.search(r"krum: ranks \S+ to 1\S*, worst case 20.0", found.shown)
+    assert [a for t, a in found.tags if a.get("src") or (t == "link" and not a["href"].startswith("data:"))] == []
     assert path.stat().st_size < 100_000
-    assert (
-        len([a for t, a in page.elements if t == "tr" and a.get("class") == "own"]) == 1 + 3
-    )  # ranks, mean, two tasks
-    assert len([t for t, _ in page.elements if t == "table"]) == 4
-
-
-def table_of(page, name):
-    """The lines of the file that a page's link of this name saves."""
-    (address,) = {a["href"] for tag, a in page.elements if tag == "a" and a.get("download") == f"{name}.csv"}
-    return list(csv.reader(io.StringIO(urllib.parse.unquote(address.removeprefix("data:text/csv;charset=utf-8,")))))
+    assert len([a for t, a in found.tags if t == "tr" and a.get("class") == "own"]) == 1 + 3  # ranks, mean, two tasks
+    assert len([t for t, _ in found.tags if t == "table"]) == 4
 
 
 def test_the_order_is_that_of_the_worst_case_with_the_ranks_that_seeds_leave_open_beside_it(tmp_path):
@@ -65,14 +34,14 @@ def test_the_order_is_that_of_the_worst_case_with_the_ranks_that_seeds_leave_ope
     wide = np.asarray(one.rows["signguard"].accuracy)
     wide[:, 1] += [-0.3, 0.0, 0.3]
     one.rows["signguard"] = dataclasses.replace(one.rows["signguard"], accuracy=wide.tolist())
-    _, *lines = tables.ranks(one)
+    _, *lines = one.lines()
     assert [line[:3] for line in lines] == [
         ["median", "1", "1\N{EN DASH}2"],
         ["signguard", "2", "1\N{EN DASH}3"],
         ["fedavg", "3", "2\N{EN DASH}3"],
     ]
-    page = Page(one.page(tmp_path / "a.html").read_text())
-    head, *rows = table_of(page, "standing")
+    found = Page(page.write(one, tmp_path / "a.html"))
+    head, *rows = found.file("standing")
     assert head[:4] == ["entry", "place", "rank", "last_rank"]
     assert [row[:4] for row in rows] == [
         ["median", "1", "1", "2"],
@@ -87,7 +56,7 @@ def test_the_page_names_papers_sources_days_and_how_to_enter(tmp_path):
     nested = {"aggregator": {"name": "nnm", "aggregator": "median"}}
     one.rows["krum"] = dataclasses.replace(one.rows["krum"], method=nested, played="2026-11-24", package="0.1.0")
     one.rows["mine"] = dataclasses.replace(one.rows["mine"], played="2026-11-26", package="0.2.0")
-    page = Page(one.page(tmp_path / "a.html").read_text())
+    found = Page(page.write(one, tmp_path / "a.html"))
     for text in (
         "2026-11-24 to 2026-11-26, fedjax_drag 0.1.0 and fedjax_drag 0.2.0",
         "Fixing by mixing",
@@ -96,68 +65,48 @@ def test_the_page_names_papers_sources_days_and_how_to_enter(tmp_path):
         "of the user's own parts",
         'arena="arena.json"',
     ):
-        assert text in page.shown
-    addresses = [a["href"] for tag, a in page.elements if tag == "a"]
+        assert text in found.shown
+    addresses = [a["href"] for tag, a in found.tags if tag == "a"]
     assert all(address.startswith(("#entry-", "data:text/csv;")) for address in addresses), "elsewhere, no file is near"
     shipped = Path(figures.__file__).parents[3] / "docs" / "arena" / "digits.html"
-    for address in (a["href"] for tag, a in Page(shipped.read_text()).elements if tag == "a"):
+    for address in (a["href"] for tag, a in Page(shipped).tags if tag == "a"):
         assert address.startswith(("#", "data:")) or (shipped.parent / address).is_file()
 
 
 def test_text_is_escaped(tmp_path):
-    page = standing({"<script>alert(1)</script>": 0.5}).page(tmp_path / "a.html").read_text()
-    assert "<script>alert" not in page
+    path = page.write(standing({"<script>alert(1)</script>": 0.5}), tmp_path / "a.html")
+    assert "<script>alert" not in path.read_text()
 
 
 def test_of_one_task_there_is_one_map(tmp_path):
-    page = Page(standing(WORST, tasks=["tiny"]).page(tmp_path / "a.html").read_text())
-    assert len([t for t, _ in page.elements if t == "table"]) == 2
-    assert "Since" not in page.shown
+    found = Page(page.write(standing(WORST, tasks=["tiny"]), tmp_path / "a.html"))
+    assert len([t for t, _ in found.tags if t == "table"]) == 2
+    assert "Since" not in found.shown
 
 
 def test_what_cannot_be_written_is_refused(tmp_path):
     with pytest.raises(ValueError, match="standing='tiny': has no entry"):
-        standing({}).page(tmp_path / "a.html")
+        page.write(standing({}), tmp_path / "a.html")
     with pytest.raises(ValueError, match="must be a file"):
-        standing(WORST).page(tmp_path)
+        page.write(standing(WORST), tmp_path)
     with pytest.raises(ValueError, match=r"must end in \.html"):
-        standing(WORST).page(tmp_path / "a.json")
-
-
-def test_the_map_has_the_mean_or_a_task():
-    one = standing({"krum": 0.4, "median": 0.2})
-    one.rows["median"].accuracy[1] = (np.asarray(one.rows["median"].accuracy[1]) + 0.05).tolist()
-    (head, *lines), values = tables.heat(one)
-    assert head == ["entry", "none", "ipm", "alie", "worst case"]
-    assert [line[0] for line in lines] == ["krum", "median"]
-    np.testing.assert_allclose(values, [[0.9, 0.4, 0.9, 0.4], [0.925, 0.225, 0.925, 0.225]])
-    np.testing.assert_allclose(tables.heat(one, 1)[1][1], [0.95, 0.25, 0.95, 0.25])
-    shares = tables.shares(values)
-    assert shares.min() == 0.0
-    assert shares.max() == 1.0
+        page.write(standing(WORST), tmp_path / "a.json")
 
 
 @pytest.mark.thorough
 def test_figures_are_written_and_reproducible(tmp_path):
-    paths = standing(WORST).figures(tmp_path)
+    paths = figures.write(standing(WORST), tmp_path)
     names = ["heat_map.svg", "knowledge.svg", "heat_map-beta-1.0.svg", "heat_map-beta-0.1.svg"]
     assert [path.name for path in paths] == names
     texts = {path.name: " ".join(ElementTree.parse(path).getroot().itertext()) for path in paths}
     assert all(label in texts[name] for label in WORST for name in names)
     assert "number of attackers" in texts["knowledge.svg"]
     before = [path.read_text() for path in paths]
-    assert [path.read_text() for path in standing(WORST).figures(tmp_path)] == before
-
-
-def test_a_standing_says_who_leads():
-    told = repr(standing({"krum": 0.6, "median": 0.6, "fedavg": 0.1}))
-    pair = "krum 60.0 \N{PLUS-MINUS SIGN} 2.5, median 60.0 \N{PLUS-MINUS SIGN} 2.5"
-    assert told == f"Standing(tiny: 3 entries, 2 tasks, 2 attacks, best worst case in %: {pair})"
-    assert repr(standing({})).endswith("best worst case in %: none)")
+    assert [path.read_text() for path in figures.write(standing(WORST), tmp_path)] == before
 
 
 def test_names_in_a_figure_are_apart():
-    heights = figures._apart([10.0, 10.1, 10.2, 50.0, 52.0, 90.0])
-    assert min(np.diff(heights)) > figures._GAP - 1e-9
+    heights = spread([10.0, 10.1, 10.2, 50.0, 52.0, 90.0], 3.4)
+    assert min(np.diff(heights)) > 3.4 - 1e-9
     assert np.mean(heights[:3]) == pytest.approx(10.1)
     assert heights[-1] == 90.0

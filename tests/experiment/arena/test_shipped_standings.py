@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.experiment.arena import standing as standings
-from fedjax_drag.experiment.arena import tables
+from fedjax_drag.experiment.arena import play
+from fedjax_drag.experiment.arena.standing import SHIPPED
 from fedjax_drag.experiment.arena.trials import Trials, folder_of
 from fedjax_drag.experiment.sweep.summary_page import markdown
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "arena"
 DOCS = Path(__file__).parents[3] / "docs"
-NAMES = sorted(path.stem for path in standings.SHIPPED.glob("*.json"))
+NAMES = sorted(path.stem for path in SHIPPED.glob("*.json"))
 
 
 def test_there_is_one():
@@ -25,7 +25,7 @@ def test_it_was_played_by_its_configuration(name):
     known = {entry.label: entry for entry in arena.entries}
     assert set(standing.rows) <= set(known)
     assert [row.key for row in standing.rows.values()] == [folder_of(arena, known[label]) for label in standing.rows]
-    begun = standings.begin(arena.only(["fedavg"]), Trials(), standing)
+    begun = play.begin(arena.only(["fedavg"]), Trials(), standing)
     assert begun == standing
     assert all(row.passes is not None and not row.is_own for row in standing.rows.values())
     assert fd.arena.load(name).protocol() == arena.protocol()
@@ -36,7 +36,7 @@ def test_it_was_played_by_its_configuration(name):
 )
 def test_the_page_has_the_table_of_the_standing(name, page):
     text = (DOCS / "results" / page).read_text(encoding="utf-8")
-    assert markdown(tables.ranks(fd.arena.read(name))) in text
+    assert markdown(fd.arena.read(name).lines()) in text
 
 
 def test_an_unknown_name_is_told_the_known_ones():

@@ -5,10 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedjax_drag.experiment.arena import trials
-from fedjax_drag.experiment.arena.choice import choose
 from fedjax_drag.experiment.arena.protocol import entry_of, load_arena
-from fedjax_drag.experiment.arena.trials import Trials
+from fedjax_drag.experiment.arena.trials import Trials, choose, mean_over_seeds
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.sweep import sweep as sweeping
 from fedjax_drag.experiment.sweep.outcome_table import Cell
@@ -52,7 +50,11 @@ def test_an_entry_is_tuned_then_tested_and_found_again(arena, tmp_path, monkeypa
     first = played.play(arena, entry)
     assert first.accuracy.shape == (2, 2, 2)
     assert not first.failures
-    assert list(first.choices) == [(0.2,), (5.0,)]
+    assert [choice["task"] for choice in first.choices] == [{"partition.beta": 0.2}, {"partition.beta": 5.0}]
+    assert all(choice["strengths"]["scale_noise"]["attack.variance"] in (0.1, 10.0) for choice in first.choices)
+    for number, phase in ((2 * 2, "tuning/none"), (2 * 2 * 2, "tuning/scale_noise"), (2 * 2, "final/scale_noise")):
+        cells = list(tmp_path.glob(f"*/{phase}/cells/*"))
+        assert len(cells) == number
     computed = []
     monkeypatch.setattr(sweeping, "_run", lambda *_: computed.append(1) or [])
     again = played.play(arena, entry)
@@ -102,20 +104,11 @@ def test_what_is_wrong_is_named(changes, message):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"entries": {"median": {"settings": {"partition.beta": [1.0]}}}},
-            "^partition.beta: entries.median.settings and tasks both set it; leave out one of them$",
-        ),
-        (
-            {"attacks": {"ipm": {"strengths": {"partition.beta": [1.0]}}}},
-            "^partition.beta: attacks.ipm.strengths and tasks both set it; leave out one of them$",
-        ),
-    ],
+    ("kind", "label", "values"), [("entries", "median", "settings"), ("attacks", "ipm", "strengths")]
 )
-def test_what_two_of_them_set_is_named(changes, message):
-    arena = load_arena(PROTOCOL | changes)
+def test_what_two_of_them_set_is_named(kind, label, values):
+    arena = load_arena(PROTOCOL | {kind: {label: {values: {"partition.beta": [1.0]}}}})
+    message = f"^partition.beta: {kind}.{label}.{values} and tasks both set it; leave out one of them$"
     with pytest.raises(ValueError, match=message):
         Trials().check(arena, arena.entries[-1])
 
@@ -134,6 +127,26 @@ def test_equal_accuracies_under_other_seeds_are_a_tie():
         for c, values in finals.items()
         for seed, final in zip(arena.tuning_seeds, values, strict=True)
     ]
-    means = trials._mean_over_seeds(arena, entry, arena.opponents[0], cells)
-    assert len(set(means.values())) == 1
-    assert choose(means)[()].setting == (0.1,)
+    means = mean_over_seeds(arena, entry, arena.opponents[0], cells)
+    assert means.shape == (2, 1, 1)
+    assert len(np.unique(means)) == 1
+    assert choose([means])[0].setting == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_choice_is_the_best_worst_case(seed):
+    """By brute force; settings, strengths of each opponent, tasks, and accuracies with ties."""
+    rng = np.random.default_rng(seed)
+    accuracy = [rng.integers(0, 6, (3, strengths, 2)) / 5 for strengths in (1, 2)]
+    for task, chosen in enumerate(choose(accuracy)):
+        worst = [min(x for against in accuracy for x in against[setting, :, task]) for setting in range(3)]
+        assert chosen.worst_case == max(worst)
+        assert chosen.setting == worst.index(max(worst))
+        for against, strength in zip(accuracy, chosen.strengths, strict=True):
+            own = against[chosen.setting, :, task].tolist()
+            assert strength == own.index(min(own))
+
+
+def test_a_setting_that_is_good_without_attack_is_not_chosen_for_that():
+    honest, attacked = np.array([0.99, 0.8]).reshape(2, 1, 1), np.array([0.1, 0.7]).reshape(2, 1, 1)
+    assert choose([honest, attacked])[0].setting == 1

@@ -14,14 +14,13 @@ from tiny import TINY
 
 from fedjax_drag import aggregators, algorithms, attacks, checks, clients, models, server_optimizers
 from fedjax_drag.data import partition
+from fedjax_drag.experiment.arena.play import begin
 from fedjax_drag.experiment.arena.protocol import load_arena
-from fedjax_drag.experiment.arena.standing import begin
 from fedjax_drag.experiment.arena.trials import Trials
 from fedjax_drag.experiment.build import build, catalog, registry
-from fedjax_drag.experiment.build.experiment import load_experiment
+from fedjax_drag.experiment.build.experiment import load, load_experiment, read
 from fedjax_drag.experiment.build.resolve import arguments, phrase, resolve
 from fedjax_drag.experiment.config.components import KIND_OF, Component
-from fedjax_drag.experiment.config.loading import load, read
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.types import Aggregator, Part, Uplink
@@ -112,7 +111,7 @@ def test_table_is_plain_text_with_bars_escaped(monkeypatch):
 def test_an_attack_inside_an_attack():
     inside = {"name": "neurotoxin", "attack": "edge_case"}
     config = resolve(load({**TINY, "attack": {"name": "during", "attack": inside, "start": 1}, "num_byzantine": 2}))
-    attack = build.attack(config, build.dataset(config))
+    attack = build.part(config, "attack", {"fed": build.dataset(config), "num_classes": 10})
     assert (attack.name, attack.attack.name) == ("during", "neurotoxin")
     assert attack.is_targeted
     assert [bool(attack.attackers(jnp.ones((), bool), jnp.int32(t))) for t in range(3)] == [False, True, True]
@@ -147,21 +146,6 @@ def test_bad_component_is_refused_before_anything_is_built(override, message):
         resolve(load({}, [override]))
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("aggregator={name: drag, c: -1}", "aggregator.c=-1: must be in"),
-        ("aggregator={name: drag, c: abc}", "aggregator.c='abc': must be a number"),
-        ("aggregator={name: krum, num_byzantine: -1}", "aggregator.num_byzantine=-1: must be"),
-        ("client={name: fedprox, mu: -1}", "client.mu=-1: must be in"),
-    ],
-)
-def test_error_of_a_builder_names_the_key(override, message):
-    with pytest.raises(ValueError) as caught:
-        build.method(resolve(load({}, [override])), num_clients=40)
-    assert str(caught.value).startswith(message)
 
 
 def test_scaffold_takes_the_configured_aggregator_but_no_client_rule():
@@ -335,6 +319,9 @@ def test_bad_component_inside_a_component_is_named_with_its_place(wrap, aggregat
 @pytest.mark.parametrize(
     ("aggregator", "message"),
     [
+        ({"name": "drag", "c": -1}, "aggregator.c=-1: must be in"),
+        ({"name": "drag", "c": "abc"}, "aggregator.c='abc': must be a number"),
+        ({"name": "krum", "num_byzantine": -1}, "aggregator.num_byzantine=-1: must be"),
         ({"name": "wrap", "aggregator": {"name": "drag", "c": -1}}, "aggregator.aggregator.c=-1: must be in"),
         ({"name": "wrap", "aggregator": "drag", "strength": -1}, "aggregator.strength=-1: must be in"),
         (
@@ -347,10 +334,15 @@ def test_bad_component_inside_a_component_is_named_with_its_place(wrap, aggregat
         ),
     ],
 )
-def test_error_of_a_builder_inside_another_names_its_place(wrap, aggregator, message):
+def test_error_of_a_builder_names_its_place(wrap, aggregator, message):
     with pytest.raises(ValueError) as caught:
         build.method(resolve(load({"aggregator": aggregator})), num_clients=40)
     assert str(caught.value).startswith(message)
+
+
+def test_error_of_a_client_rule_names_the_key():
+    with pytest.raises(ValueError, match=r"^client\.mu=-1: must be in"):
+        build.method(resolve(load({}, ["client={name: fedprox, mu: -1}"])), num_clients=40)
 
 
 def test_a_reducer_that_needs_more_than_gradients_is_named():
@@ -430,14 +422,14 @@ def test_local_work_of_a_configuration():
     sgd = {"name": "sgd", "momentum": 0.9, "weight_decay": 0.01}
     config = resolve(load({"step_size": schedule, "local_optimizer": sgd}))
     assert config.step_size.arguments["staircase"] is False
-    step_size, optimizer = build.step_size(config), build.part(config, "local_optimizer")
+    step_size, optimizer = build.part(config, "step_size"), build.part(config, "local_optimizer")
     assert callable(step_size)
     np.testing.assert_allclose(step_size(jnp.int32(20)), 0.081, rtol=1e-5)
     assert optimizer is not None
     updates, _ = optimizer.update(DELTAS, optimizer.init(DELTAS), DELTAS)
     np.testing.assert_allclose(updates["w"], 1.01 * DELTAS["w"], rtol=1e-6)
     plain = resolve(load({}))
-    assert (build.step_size(plain), build.part(plain, "local_optimizer")) == (0.01, None)
+    assert (build.part(plain, "step_size"), build.part(plain, "local_optimizer")) == (0.01, None)
     with pytest.raises(ValueError, match=r"step_size\.name='linear': must be one of linear_schedule"):
         resolve(load({"step_size": {"name": "linear"}}))
     with pytest.raises(ValueError, match=r"local_optimizer\.momentum=1\.5: must be in \[0, 1\)"):

@@ -15,9 +15,8 @@ from flax import nnx
 
 import fedjax_drag as fd
 from fedjax_drag.experiment.build import build, catalog, own_parts
-from fedjax_drag.experiment.build.experiment import load_experiment
+from fedjax_drag.experiment.build.experiment import load, load_experiment
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.config.own import OwnName, is_reference, short, with_own_names
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.types import Aggregator

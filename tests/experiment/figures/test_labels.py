@@ -1,7 +1,7 @@
 import pytest
 
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.figures import labels
 
 BASE = {"name": "study", "byzantine_fraction": 0.3, "attack": "sign_flip"}
@@ -49,7 +49,7 @@ def test_header_names_data_model_attack_and_share_and_lists_what_differs():
     found = dict(labels.header(configs({}, {"attack": "alie"}, {"attack": None, "byzantine_fraction": 0.0})))
     assert found["data"] == "handwritten digits (8x8)"
     assert found["partition"] == "Dirichlet(0.1) split, 40 clients"
-    assert found["model"] == "mlp 500"
+    assert (found["model"], found["method"]) == ("mlp 500", "fedavg")
     assert found["attack"] == "sign flip; alie; none"
     assert found["malicious clients"] == "30%"
     assert dict(labels.header(configs({"byzantine_fraction": 0.025})))["malicious clients"] == "2.5%"

@@ -12,16 +12,15 @@ from tiny import DRAG, SYNTHETIC, TINY
 
 from fedjax_drag.accelerators import counts, targets
 from fedjax_drag.experiment.build.experiment import load_experiment
-from fedjax_drag.experiment.plan import programs, remedies, text
-from fedjax_drag.experiment.plan.run_plan import RunPlan, plan_run, typical_steps
-from fedjax_drag.experiment.plan.sweep_plan import plan_sweep
-from fedjax_drag.experiment.run.planning import Federations
+from fedjax_drag.experiment.plan import as_mapping, as_text, plan_runs, plan_sweep, programs
+from fedjax_drag.experiment.plan.programs import typical_steps
+from fedjax_drag.experiment.plan.runs import RunPlan
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.simulation.arguments import resolve_batching
 from fedjax_drag.simulation.batch import LoweredCells
 from fedjax_drag.simulation.devices.placement import resolve_mesh
 from fedjax_drag.simulation.engine import LoweredRun
+from fedjax_drag.simulation.planning.setup import resolve_batching
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
 HLO = (Path(__file__).parents[2] / "accelerators" / "gpu.hlo").read_text()
@@ -67,10 +66,9 @@ def compiler(monkeypatch):
 
     def use(temporary):
         made = Compiler(temporary)
-        for module in ("programs", "run_plan", "sweep_plan"):
-            monkeypatch.setattr(f"fedjax_drag.experiment.plan.{module}.compiled", made)
-        monkeypatch.setattr("fedjax_drag.experiment.plan.run_plan.lower_settings", lowered_run)
-        monkeypatch.setattr("fedjax_drag.experiment.plan.sweep_plan.lower_batch", lowered_cells)
+        monkeypatch.setattr(programs, "compiled", made)
+        monkeypatch.setattr("fedjax_drag.experiment.plan.runs.lower_settings", lowered_run)
+        monkeypatch.setattr("fedjax_drag.experiment.plan.sweeps.lower_batch", lowered_cells)
         return made
 
     return use
@@ -98,14 +96,14 @@ def quiet(words):
     del words
 
 
-def planned(target, **changes):
-    config = load_experiment(CONFIG | changes).runs["tiny"]
-    return config, plan_run("tiny", config, target, Federations(), quiet)
+def planned(target, say=quiet, **changes):
+    (plan,) = plan_runs(load_experiment(CONFIG | changes).runs, target, say)
+    return plan
 
 
 def test_plan_of_a_run(target, compiler):
     compiler(lambda number: 10_000)
-    _, plan = planned(target)
+    plan = planned(target)
     whole = counts.work_of(HLO, {"rounds": 1})
     assert (plan.fits, plan.rounds, plan.evaluations, plan.devices, plan.batching) == (
         True,
@@ -127,14 +125,14 @@ def test_plan_of_a_run(target, compiler):
 
 def test_words_of_a_run(target, compiler):
     compiler(lambda number: 3 * 2**30)
-    _, plan = planned(target)
-    lines = text.of_run(plan).splitlines()
+    plan = planned(target)
+    lines = as_text(plan).splitlines()
     assert lines[0] == "tiny on NVIDIA H100 80GB HBM3"
     assert lines[1] == "  fits          3.0 GiB of 59.3 GiB that JAX takes of the 79.1 GiB on each device"
     assert lines[2] == "  clients       4 of a round, all at once (vmap)"
     assert lines[4] == "  a round       0.3 kB moved, 0.0 MFLOP, 3 kernels: about 12.0 us (12.0 us by launches)"
     assert lines[-1].startswith("  the run       6 rounds, 3 evaluations: about ")
-    mapping = json.loads(json.dumps(text.as_mapping(plan)))
+    mapping = json.loads(json.dumps(as_mapping(plan)))
     assert (mapping["fits"], mapping["target"], mapping["temporary"]) == (True, "h100", 3 * 2**30)
     assert mapping["round"]["kernels"] == {"fusion": 2, "add": 1}
     assert mapping["round"]["seconds"] == pytest.approx(12e-6)
@@ -142,35 +140,35 @@ def test_words_of_a_run(target, compiler):
 
 def test_a_run_that_does_not_fit_is_told_what_does(target, compiler):
     compiler(lambda number: 90 * 2**30 if number <= 2 else 2**30)
-    config, plan = planned(target)
+    plan = planned(target)
     assert not plan.fits
-    remedy = remedies.find(plan, config, Federations(), quiet)
-    assert remedy.words == "clients_per_chunk=2"
-    assert remedy.plan.batching == ClientBatching("map", 2)
-    words = text.of_run(plan, remedy, sought=True)
+    assert plan.remedy.words == "clients_per_chunk=2"
+    assert plan.remedy.plan.batching == ClientBatching("map", 2)
+    words = as_text(plan)
     assert "  does not fit  90.0 GiB of 59.3 GiB" in words
     assert "  fits with     clients_per_chunk=2: 1.0 GiB of 59.3 GiB, about " in words
-    assert text.as_mapping(plan, remedy)["fits_with"]["change"] == "clients_per_chunk=2"
+    assert as_mapping(plan)["fits_with"]["change"] == "clients_per_chunk=2"
 
 
 def test_changes_are_tried_in_turn(target, compiler):
     said = []
     compiler(lambda number: 90 * 2**30)
-    config, plan = planned(target, algorithm="scaffold", aggregator="fedavg")
-    assert remedies.find(plan, config, Federations(), said.append) is None
+    plan = planned(target, said.append, algorithm="scaffold", aggregator="fedavg")
+    assert plan.remedy.plan is None
     expected = ["clients_per_chunk=2", "clients_axis=map", "client_state=host", "mesh=all --target h100:2"]
     expected += ["mesh=all shard_data=true --target h100:2", "compute_dtype=bfloat16"]
-    assert said == [f"tiny does not fit; with {words}" for words in expected]
-    assert "none of 6 changes" in text.of_run(plan, None, sought=True)
+    assert said[1:] == [f"tiny does not fit; with {words}" for words in expected]
+    assert "  fits with     none of 6 changes" in as_text(plan)
+    assert "fits_with" not in as_mapping(plan)
 
 
 def test_a_compiler_that_refuses(target, compiler):
     compiler(lambda number: None)
-    _, plan = planned(target)
+    plan = planned(target)
     assert (plan.fits, plan.round, plan.seconds) == (False, None, None)
     assert plan.needed > plan.usable
-    assert len(text.of_run(plan).splitlines()) == 3
-    assert text.as_mapping(plan)["round"] is None
+    assert len(as_text(plan).splitlines()) == 4, "that it does not fit, how many clients, and no change helps"
+    assert as_mapping(plan)["round"] is None
 
 
 def test_refusals_are_read(monkeypatch):
@@ -201,11 +199,11 @@ def test_plan_of_a_sweep(target, compiler):
     assert program.cell * 6 <= program.needed - program.shared < program.cell * 6 + 6
     assert program.most_cells == (program.usable - program.shared) // program.cell
     assert plan.seconds == program.seconds
-    words = text.of_sweep(plan)
+    words = as_text(plan)
     assert words.startswith("6 cells on NVIDIA H100 80GB HBM3\n  fits ")
     assert "  cells         6, 6 at a time; the program is called once" in words
     assert "  programs      1, of 6 cells" in words
-    assert json.loads(json.dumps(text.as_mapping(plan)))["programs"][0]["most_cells"] == program.most_cells
+    assert json.loads(json.dumps(as_mapping(plan)))["programs"][0]["most_cells"] == program.most_cells
 
 
 def test_a_sweep_that_does_not_fit_is_halved(target, compiler):
@@ -233,7 +231,7 @@ def test_cells_that_cannot_be_run_are_named(target, compiler):
     assert len(plan.programs) == 1
     (reason,) = plan.failed.values()
     assert "batch_size=1000" in reason
-    assert "cannot run" in text.of_sweep(plan)
+    assert "cannot run" in as_text(plan)
 
 
 def test_steps_of_clients_that_wait_for_each_other():
@@ -242,7 +240,7 @@ def test_steps_of_clients_that_wait_for_each_other():
 
     steps = np.array([1.0, 3.0, 2.0, 6.0])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedjax_drag.experiment.plan.run_plan.steps_of_clients", lambda settings: steps)
+        patch.setattr("fedjax_drag.experiment.plan.programs.steps_of_clients", lambda settings: steps)
         assert typical_steps(Own, ClientBatching("map"), None) == 3
         assert typical_steps(Own, ClientBatching("map", 2), None) == round((3 + 6) / 2)
         assert typical_steps(Own, ClientBatching("vmap"), None) == 6
@@ -254,7 +252,7 @@ def test_the_target_says_what_is_usable(target):
 
 @pytest.mark.thorough
 def test_a_program_of_this_machine(target):
-    _, plan = planned(target)
+    plan = planned(target)
     assert plan.fits
     assert plan.round.open_loops == 1, "DRAG's pass over the cohort, which the first round takes twice"
     assert plan.round.bytes > 10_000

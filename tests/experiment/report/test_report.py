@@ -1,72 +1,23 @@
 import base64
-import csv
 import hashlib
-import io
 import json
 import re
-import urllib.parse
-from html.parser import HTMLParser
+import sys
 
 import numpy as np
 import pytest
-from reports import write_run, write_sweep
+from reports import Page, write_run, write_sweep
 
-from fedjax_drag.experiment.config.names import slug
+from fedjax_drag.experiment.config.config import slug
 from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.report import write
 from fedjax_drag.experiment.run import results
 
 
-class Page(HTMLParser):
-    """What a browser makes of a page: its elements with their attributes, texts, and the data of the charts."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.source = path.read_text()
-        self.tags, self.scripts, self.text, self._script = [], [], [], False
-        self.feed(self.source)
-        self.charts = json.loads(self.scripts[0])
-        self.shown = " ".join(" ".join(self.text).split())
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self._script = tag in ("script", "style")
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_endtag(self, tag):
-        self._script = False
-
-    def handle_data(self, data):
-        if not self._script:
-            self.text.append(data)
-        elif self.tags[-1][0] == "script":
-            self.scripts[-1] += data
-
-    def rows(self):
-        """Texts of the cells of all tables."""
-        found = re.findall(r"<tr[^>]*>(.*?)</tr>", self.source, flags=re.S)
-        return [
-            [" ".join(re.sub(r"<.*?>", "", cell).split()) for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.S)]
-            for row in found
-        ]
-
-    def file(self, name):
-        """The lines of the file that a link of this name saves."""
-        (address,) = [a["href"] for _, a in self.tags if a.get("download") == f"{name}.csv"]
-        text = urllib.parse.unquote(address.removeprefix("data:text/csv;charset=utf-8,"))
-        return list(csv.reader(io.StringIO(text)))
-
-    def chart(self, about):
-        """The chart whose description starts so."""
-        (place,) = [a["data-chart"] for _, a in self.tags if a.get("aria-label", "").startswith(about)]
-        return self.charts[int(place)]
-
-
 @pytest.fixture
 def page(tmp_path, monkeypatch):
     """Writes a page, with next to nothing for plotly.js since that is long, and reads it."""
-    monkeypatch.setattr("fedjax_drag.experiment.report.rendering._LIBRARY", "page.js")
+    monkeypatch.setattr("fedjax_drag.experiment.report.page.plotly_js", lambda: "/* plotly.js */")
 
     def make(folder, **options):
         return Page(write(folder, tmp_path / "page.html", **({"with_skew": False} | options)))
@@ -93,7 +44,7 @@ def test_run_tells_figures_costs_setup_and_nothing_from_outside(page, tmp_path):
 def test_header_tells_data_model_method_attack_and_what_was_overridden(page, tmp_path):
     attacked = {"name": "study", "attack": "sign_flip", "byzantine_fraction": 0.3, "aggregator": "krum"}
     for folder, title in (
-        ("study,aggregator=name-krum-m-2,attack=sign_flip", "study aggregator=krum-m-2, attack=sign_flip"),
+        ("study-aggregator_krum-attack_sign_flip", "study aggregator_krum-attack_sign_flip"),
         ("elsewhere", "study elsewhere"),
         ("study", "study"),
     ):
@@ -107,25 +58,39 @@ def test_header_tells_data_model_method_attack_and_what_was_overridden(page, tmp
     assert (facts["attack"], facts["malicious clients"]) == ("sign flip", "30%")
 
 
-def test_header_of_a_sweep_lists_attacks_and_their_share(page, tmp_path):
-    axes = {"aggregator": ["fedavg", "krum"], "attack": [None, "sign_flip"]}
-    folder, _ = write_sweep(tmp_path / "matrix", axes, [[0.5]] * 4, {"byzantine_fraction": 0.25})
-    facts = dict(re.findall("<div><dt>(.*?)</dt><dd>(.*?)</dd></div>", page(folder).source))
-    assert facts["method"] == "fedavg; krum"
-    assert (facts["attack"], facts["malicious clients"]) == ("none; sign flip", "25%")
+CLIENTS = {
+    "client_ids": [[0, 1, 2]] * 3,
+    "malicious": [[1, 0, 0]] * 3,
+    "valid": [[1, 1, 0]] * 3,
+    "cosine": [[-0.5, 0.4, 0.1], [-0.4, 0.2, 0.3], [-0.1, 0.5, None]],
+}
 
 
-def test_page_with_its_library_is_small(tmp_path):
-    rng = np.random.default_rng(0)
-    clients = {
-        "client_ids": [list(range(10))] * 200,
-        "malicious": [[1] * 3 + [0] * 7] * 200,
-        "cosine": rng.uniform(-1, 1, (200, 10)).tolist(),
-        "weight": rng.uniform(0, 1, (200, 10)).tolist(),
-    }
-    path = write(write_run(tmp_path / "run", [0.5] * 200, config={"rounds": 200}, **clients))
-    assert path.stat().st_size < 2_000_000
-    assert "plotly.js (cartesian - minified)" in path.read_text()
+def test_with_plotly_the_charts_are_interactive(tmp_path):
+    found = Page(write(write_run(tmp_path / "run", [0.1, 0.5, 0.7], **CLIENTS)))
+    library, _ = found.scripts
+    assert "* plotly.js v" in library
+    assert len(found.charts) == 5  # accuracy, loss, cosines as curves and as a map, the examples of the clients
+    assert "still images" not in found.shown
+
+
+def test_without_plotly_they_are_images_and_the_page_says_how_to_get_more(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    found = Page(write(write_run(tmp_path / "run", [0.1, 0.5, 0.7], **CLIENTS)))
+    pictures = re.findall("<svg .*?</svg>", found.source, re.S)
+    drawn = [picture for picture in pictures if "<title>" not in picture and "communication round" in picture]
+    assert len(drawn) == 4
+    assert all(f"stroke: var(--s{number})" in drawn[2] for number in (0, 1))
+    assert drawn[3].count("data:image/png;base64,") >= 1
+    assert "The charts are still images; where pip install 'fedjax-drag[report]' has been run" in found.shown
+    assert not found.charts
+    assert len(found.scripts) == 1
+    assert all(a["xlink:href"].startswith(("#", "data:")) for _, a in found.tags if "xlink:href" in a)
+    assert found.file("test-accuracy-over-communication-rounds")[1:] == [
+        ["run", "1", "0.1", "", ""],
+        ["run", "2", "0.5", "", ""],
+        ["run", "3", "0.7", "", ""],
+    ]
 
 
 def test_wall_clock_of_seeds_in_one_program_has_no_spread(page, tmp_path):
@@ -202,22 +167,17 @@ def test_sweep_has_bands_over_seeds_a_matrix_and_marks_what_went_wrong(page, tmp
     assert statuses["fedavg", "sign_flip"] == "1 failed, 1 done"
 
 
-def test_many_lines_are_divided_among_charts(page, tmp_path):
-    rates = [0.01 * (i + 1) for i in range(10)]
-    folder, _ = write_sweep(tmp_path / "rates", {"step_size": rates}, [[0.1, 0.2, rate] for rate in rates])
-    found = page(folder)
-    _, *curves = found.charts  # after accuracy against the step size
-    assert [len(chart["data"]) for chart in curves[:2]] == [8, 2]
-    assert curves[0]["data"][0]["name"] == "step_size=0.1"  # the best first
-
-
-def test_a_line_that_is_alone_in_a_second_chart_is_named(page, tmp_path):
-    rates = [0.01 * (i + 1) for i in range(9)]
-    folder, _ = write_sweep(tmp_path / "rates", {"step_size": rates}, [[0.1, 0.2, rate] for rate in rates])
-    found = page(folder)
-    names = [attributes for tag, attributes in found.tags if tag == "button" and "data-series" in attributes]
-    assert len(names) % 9 == 0
-    assert names
+def test_many_lines_are_divided_among_charts_and_each_is_named(page, tmp_path):
+    for number, alone in ((10, 2), (9, 1)):
+        rates = [0.01 * (i + 1) for i in range(number)]
+        folder, _ = write_sweep(tmp_path / f"{number}", {"step_size": rates}, [[0.1, 0.2, rate] for rate in rates])
+        found = page(folder)
+        _, *curves = found.charts  # after accuracy against the step size
+        assert [len(chart["data"]) for chart in curves[:2]] == [8, alone]
+        assert curves[0]["data"][0]["name"] == f"step_size={rates[-1]:g}"  # the best first
+        names = [attributes for tag, attributes in found.tags if tag == "button" and "data-series" in attributes]
+        assert names
+        assert len(names) % number == 0
 
 
 def test_small_costs_keep_their_digits(page, tmp_path):
@@ -296,7 +256,8 @@ def test_malicious_clients_that_change_are_marked_by_place_in_the_cohort(page, t
 
 def test_skew_is_made_again_from_the_configuration_where_the_data_are(page, tmp_path):
     found = page(write_run(tmp_path / "here", [0.2]), with_skew=True)
-    assert np.sum(found.chart("examples by client and class")["data"][0]["customdata"]) == 1442
+    counts = found.chart("examples by client and class")["data"][0]["z"]
+    assert sum(count or 0 for row in counts for count in row) == 1442
     assert "8 clients. Examples per client: 180 to 181" in found.shown
     elsewhere = {"data": {"name": "adult", "data_dir": str(tmp_path)}}
     assert (
@@ -324,7 +285,7 @@ def test_one_numeric_choice_is_a_line_of_the_final_accuracy(page, tmp_path):
     assert axis["ticktext"] == ["0.01", "0.1", "0.35", "1"]
     assert "orst case" not in found.shown, "step sizes are no adversary"
     assert "highest final accuracy 85.0 % step_size=0.35" in found.shown
-    head, *lines = found.file("chart_1")
+    head, *lines = found.file("final-test-accuracy-by-step_size")
     assert head == ["line", "step_size (log scale)", "final test accuracy", "low", "high"]
     assert [[float(x) for x in line[1:]] for line in lines] == [
         [x, y, *ends] for x, y, ends in zip(mean["x"], mean["y"], mean["customdata"], strict=True)
@@ -443,8 +404,8 @@ def test_nothing_that_files_say_becomes_markup_or_script(page, tmp_path):
         (variant / results.ENVIRONMENT).write_text(json.dumps({EVIL: {EVIL: float("nan")}}))
     found = page(folder)
     plain = page(write_run(tmp_path / "plain", [0.1], columns=[0]))
-    assert [tag for tag, _ in found.tags if tag == "script"] == ["script"] * 3
-    assert found.scripts[1:] == plain.scripts[1:]
+    assert len(found.scripts) == 2
+    assert found.scripts == plain.scripts
     addresses = [a["href"] for tag, a in found.tags if tag == "a"]
     assert all(address.startswith(("data:text/csv;charset=utf-8,", "./evil/")) for address in addresses)
     assert not any(set(address) & set('<>"') for address in addresses)
@@ -502,6 +463,6 @@ def test_command_writes_the_page_of_a_real_run_into_its_folder(command, finished
     np.testing.assert_allclose(line["y"], result.history["test_accuracy"], rtol=1e-4)  # five digits are written
     assert "degree of divergence (DoD)" in found.shown
     (policy,) = [a["content"] for _, a in found.tags if a.get("http-equiv") == "Content-Security-Policy"]
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in found.scripts[1:]]
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in found.scripts]
     assert re.findall(r"'sha256-(.*?)'", policy) == digests
     assert policy.startswith("default-src 'none'; script-src 'sha256-")

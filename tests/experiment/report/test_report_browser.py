@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import shutil
+import sys
 import time
 
 import numpy as np
@@ -101,6 +102,17 @@ def test_pages_are_drawn_and_load_and_complain_of_nothing(browser, tmp_path):
             "return [...document.querySelectorAll('.js-line')].map(e => e.getAttribute('d'))"
         )
         assert any(line and "L" in line for line in lines)
+
+
+def test_pages_of_still_images_fit_and_complain_of_nothing(browser, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    for path in pages(tmp_path):
+        for size, dark in ((DESK, False), (PHONE, True)):
+            picture = drawn(browser, path, size, dark)
+            assert requests(browser) == [path.as_uri()]
+            assert browser.get_log("browser") == []
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+            assert (picture.mean() < 100) == dark
 
 
 def test_legend_hides_a_line_in_all_charts_that_share_it_and_heads_sort(browser, tmp_path):

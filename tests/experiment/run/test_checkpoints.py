@@ -1,7 +1,6 @@
 import dataclasses
 import json
 import shutil
-from contextlib import closing
 from typing import Any, NamedTuple
 
 import chex
@@ -12,8 +11,8 @@ import pytest
 from tiny import TINY
 
 import fedjax_drag as fd
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params, load_variables
 from fedjax_drag.experiment.run.errors import FolderError
 
@@ -35,12 +34,8 @@ def state():
 
 @pytest.mark.parametrize("abstract", [False, True])
 def test_state_comes_back_bit_for_bit(tmp_path, state, abstract):
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(5, state, 0.5)
-    checkpoints.close()
-    checkpoints = Checkpoints(tmp_path)
-    back = checkpoints.restore(5, jax.eval_shape(lambda: state) if abstract else state).state
-    checkpoints.close()
+    Checkpoints(tmp_path).save(5, state, 0.5)
+    back = Checkpoints(tmp_path).restore(5, jax.eval_shape(lambda: state) if abstract else state).state
     assert jax.tree.structure(back) == jax.tree.structure(state)
     assert jax.random.key_data(back.key).tolist() == jax.random.key_data(state.key).tolist()
     for old, new in zip(jax.tree.leaves(state._replace(key=0)), jax.tree.leaves(back._replace(key=0)), strict=True):
@@ -50,12 +45,11 @@ def test_state_comes_back_bit_for_bit(tmp_path, state, abstract):
 
 def test_a_key_of_another_kind_comes_back(tmp_path, state):
     kept = state._replace(key=jax.random.key(7, impl="rbg"))
-    with closing(Checkpoints(tmp_path)) as checkpoints:
-        checkpoints.save(5, kept, 0.5)
-        for like in (kept, jax.eval_shape(lambda: kept)):
-            key = checkpoints.restore(5, like).state.key
-            assert key.dtype == kept.key.dtype
-            assert jax.random.key_data(key).tolist() == jax.random.key_data(kept.key).tolist()
+    Checkpoints(tmp_path).save(5, kept, 0.5)
+    for like in (kept, jax.eval_shape(lambda: kept)):
+        key = Checkpoints(tmp_path).restore(5, like).state.key
+        assert key.dtype == kept.key.dtype
+        assert jax.random.key_data(key).tolist() == jax.random.key_data(kept.key).tolist()
 
 
 def test_names_with_separators_come_back(tmp_path):
@@ -68,9 +62,8 @@ def test_names_with_separators_come_back(tmp_path):
         "e.f": jnp.ones(1),
     }
     kept = State(params, (), jax.random.key(0), jnp.int32(5))
-    with closing(Checkpoints(tmp_path)) as checkpoints:
-        checkpoints.save(5, kept, 0.5)
-        chex.assert_trees_all_equal(checkpoints.restore(5, kept).state.params, params)
+    Checkpoints(tmp_path).save(5, kept, 0.5)
+    chex.assert_trees_all_equal(Checkpoints(tmp_path).restore(5, kept).state.params, params)
     chex.assert_trees_all_equal(load_params(tmp_path), params)
 
 
@@ -79,7 +72,6 @@ def test_newest_are_kept(tmp_path, state):
     assert checkpoints.latest() is None
     for round_number in (2, 10, 30):
         checkpoints.save(round_number, state, 0.5)
-    checkpoints.close()
     assert Checkpoints(tmp_path).latest() == 30
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["10", "30"]
 
@@ -105,16 +97,14 @@ def test_state_of_another_structure_is_refused_in_one_line(tmp_path, state, othe
 
 def saved(folder, state, accuracies, **options):
     """Checkpoints of rounds 1, 2, ... with these test accuracies."""
-    with closing(Checkpoints(folder, **options)) as checkpoints:
-        for round_number, accuracy in enumerate(accuracies, start=1):
-            checkpoints.save(round_number, state._replace(round=jnp.int32(round_number)), accuracy)
+    for round_number, accuracy in enumerate(accuracies, start=1):
+        Checkpoints(folder, **options).save(round_number, state._replace(round=jnp.int32(round_number)), accuracy)
     return sorted(int(path.name) for path in (folder / "checkpoints").iterdir())
 
 
 def newest(folder, state, **options):
-    with closing(Checkpoints(folder, **options)) as checkpoints:
-        found = checkpoints.newest(lambda round_number: checkpoints.restore(round_number, state).state)
-    return None if found is None else (found[0], int(found[1].round))
+    found = Checkpoints(folder, **options).newest(state)
+    return None if found is None else (found[0], int(found[1].state.round))
 
 
 @pytest.mark.sample(2)
@@ -181,8 +171,7 @@ def test_damaged_one_is_reported_and_the_one_before_it_used(tmp_path, state, dam
     assert line.endswith("; set aside in checkpoints.damaged, going on from round 2")
     assert (tmp_path / "checkpoints.damaged" / "3").is_dir()
     assert newest(tmp_path, state) == (2, 2), "and is not in the way"
-    with closing(Checkpoints(tmp_path)) as checkpoints:
-        checkpoints.save(3, state._replace(round=jnp.int32(3)), 0.3)
+    Checkpoints(tmp_path).save(3, state._replace(round=jnp.int32(3)), 0.3)
     assert newest(tmp_path, state) == (3, 3)
     assert capsys.readouterr().err == ""
 
@@ -193,7 +182,7 @@ def test_one_whose_removal_was_interrupted_is_removed(tmp_path, state):
     (tmp_path / "checkpoints" / "1" / "record.json").unlink()
     for name in ("5.partial", "6.partial"):
         (tmp_path / "checkpoints" / name / "default").mkdir(parents=True)
-    assert newest(tmp_path, state, writes=True) == (4, 4)
+    assert newest(tmp_path, state) == (4, 4)
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == kept == [2, 3, 4]
 
 
@@ -219,7 +208,7 @@ def test_what_chooses_among_checkpoints_is_under_a_checksum(tmp_path, state, con
         load_params(tmp_path, "best")
     assert "\n" not in str(caught.value)
     load_params(tmp_path, "latest")
-    assert newest(tmp_path, state, writes=True, keep=1) == (3, 3)
+    assert newest(tmp_path, state, keep=1) == (3, 3)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["3"]
 
 
@@ -276,7 +265,7 @@ def test_another_dtype_is_named_and_no_damage(tmp_path, state):
 def test_other_folders_are_no_checkpoints(tmp_path, state, name):
     saved(tmp_path, state, [0.1])
     (tmp_path / "checkpoints" / name / "default").mkdir(parents=True)
-    assert newest(tmp_path, state, writes=True) == (1, 1)
+    assert newest(tmp_path, state) == (1, 1)
     load_params(tmp_path, "best")
     assert (tmp_path / "checkpoints" / name).exists()
 

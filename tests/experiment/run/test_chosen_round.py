@@ -1,7 +1,6 @@
 """What is kept, resumed and reported of a run with a validation split."""
 
 import json
-from contextlib import closing
 
 import chex
 import numpy as np
@@ -29,8 +28,8 @@ def test_the_best_checkpoint_is_chosen_by_validation(tmp_path):
         recorder(Evaluation(number, 4, metrics, state._replace(round=np.int32(number))))
     recorder.interrupted()
     recorder.close()
-    with closing(Checkpoints(tmp_path)) as checkpoints:
-        assert (checkpoints.rounds(), checkpoints.best()) == ([2, 4], 2)
+    checkpoints = Checkpoints(tmp_path)
+    assert (checkpoints.rounds(), checkpoints.best()) == ([2, 4], 2)
     figures = json.loads((tmp_path / "summary.json").read_text())
     assert (figures["final_accuracy"], figures["best_accuracy"]) == (0.7, 0.6)
     assert (figures["best_round"], figures["best_validation_accuracy"]) == (2, 0.7)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import yaml
 
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.run import lock, planning, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.run import execute, plan, run
@@ -38,7 +38,7 @@ def test_folder_holds_what_a_run_writes(finished):
     assert [line["round"] for line in lines] == [2, 4, 6]
     assert [np.float32(line["test_accuracy"]) for line in lines] == result.history["test_accuracy"].tolist()
     assert all(len(line["cosine"]) == 4 for line in lines)
-    assert results.read_mesh_devices(folder) == 1
+    assert results.read_environment(folder)["mesh_devices"] == 1
 
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["packages"]["jax"] == jax.__version__
@@ -95,12 +95,23 @@ def test_stored_configuration_runs_again_to_the_same_end(finished, tmp_path):
     assert (tmp_path / "again" / "metrics.jsonl").read_text() == (folder / "metrics.jsonl").read_text()
 
 
-def test_folder_with_a_run_is_refused(tiny, finished):
-    folder, _ = finished
-    before = snapshot(folder)
-    with pytest.raises(ValueError, match=r"already holds a run; choose --resume, .*resume=True"):
-        run(tiny, out=folder)
-    assert snapshot(folder) == before
+@pytest.mark.parametrize(
+    ("overrides", "options", "message"),
+    [
+        ([], {}, r"already holds a run; choose --resume, .*resume=True"),
+        (["cohort_size=9"], {"overwrite": True}, "cohort_size"),
+        (["aggregator.c=0.5"], {"resume": True}, "aggregator.c=0.5: the run to resume in .* has aggregator.c=0.25"),
+        (["rounds=4"], {"resume": True}, "rounds=4: the run to resume in .* has rounds=6; must be that or more"),
+        (["aggregator=median"], {"resume": True}, "aggregator.name='median': the run to resume"),
+        (["seed=1"], {"resume": True}, "seed=1: the run to resume"),
+        ([], {"resume": True, "overwrite": True}, "only one of them"),
+    ],
+)
+def test_a_folder_with_a_run_is_left_alone(tiny, finished, overrides, options, message):
+    before = snapshot(finished[0])
+    with pytest.raises(ValueError, match=message):
+        run(tiny, overrides, out=finished[0], **options)
+    assert snapshot(finished[0]) == before
 
 
 @pytest.mark.thorough
@@ -115,17 +126,21 @@ def test_overwrite_removes_what_runs_wrote_and_nothing_else(tiny, tmp_path):
     assert {path.name for path in (out / "b").iterdir()} == {"notes.txt", lock.LOCK}
 
 
-def test_overwrite_refuses_a_folder_of_something_else(tiny, tmp_path):
-    (tmp_path / "config.yaml").write_text("mine: 1\n")
-    with pytest.raises(ValueError, match="not a results folder"):
-        run(tiny, out=tmp_path, overwrite=True)
-    assert (tmp_path / "config.yaml").read_text() == "mine: 1\n"
-
-
-def test_file_in_place_of_the_folder(tiny, tmp_path):
-    (tmp_path / "out").write_text("")
-    with pytest.raises(ValueError, match="must be a folder"):
-        run(tiny, out=tmp_path / "out")
+@pytest.mark.parametrize(
+    ("name", "out", "options", "message"),
+    [
+        ("config.yaml", ".", {"overwrite": True}, "not a results folder"),
+        ("notes.txt", ".", {"resume": True}, "holds no run to resume"),
+        ("out", "out", {}, "must be a folder"),
+    ],
+)
+def test_something_else_in_place_of_a_run_is_left_alone(tiny, tmp_path, name, out, options, message):
+    (tmp_path / name).write_text("mine: 1\n")
+    with pytest.raises(ValueError, match=message):
+        run(tiny, out=tmp_path / out, **options)
+    with pytest.raises(ValueError, match="need the results folder"):
+        run(tiny, resume=True)
+    assert (tmp_path / name).read_text() == "mine: 1\n"
 
 
 @pytest.mark.parametrize("name", ["z" * 300, "/".join(["x" * 200] * 19), "bad\udcff"])
@@ -138,25 +153,20 @@ def test_a_folder_that_cannot_hold_a_run_is_refused_before_it(tiny, tmp_path, na
     assert not list(tmp_path.iterdir())
 
 
-def test_bad_configuration_leaves_no_folder(tiny, tmp_path):
-    for bad in (["cohort_size=9"], ["aggregator=krum", "aggregator.num_byzantine=3"], ["partition.num_clients=9999"]):
-        with pytest.raises(ValueError) as caught:
-            run(tiny, overrides=bad, out=tmp_path / "out")
-        assert "\n" not in str(caught.value)
-        assert not (tmp_path / "out").exists()
-
-
-def test_overwrite_clears_only_once_everything_is_valid(tiny, finished):
-    folder, _ = finished
-    before = snapshot(folder)
-    with pytest.raises(ValueError, match="cohort_size"):
-        run(tiny, overrides=["cohort_size=9"], out=folder, overwrite=True)
-    assert snapshot(folder) == before
-
-
-def test_every_variant_is_checked_before_the_first_one_runs(tiny, tmp_path):
-    with pytest.raises(ValueError, match=r"compare.bad: .*cohort_size=9"):
-        run(tiny | {"compare": {"good": {}, "bad": {"cohort_size": 9}}}, out=tmp_path / "out")
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"cohort_size": 9},
+        {"aggregator": {"name": "krum", "num_byzantine": 3}},
+        {"partition": {"name": "iid", "num_clients": 9999}},
+        {"compare": {"good": {}, "bad": {"cohort_size": 9}}},
+    ],
+)
+def test_a_bad_configuration_leaves_no_folder(tiny, tmp_path, bad):
+    """Every variant is checked before the first one runs."""
+    with pytest.raises(ValueError, match=r"compare.bad: .*cohort_size=9" if "compare" in bad else "=") as caught:
+        run(tiny | bad, out=tmp_path / "out")
+    assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -296,21 +306,6 @@ def test_resume_of_a_finished_run_gives_its_result(tiny, finished, tmp_path):
     assert again.rounds_to(0.0) == 2
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("aggregator.c=0.5", "aggregator.c=0.5: the run to resume in .* has aggregator.c=0.25"),
-        ("rounds=4", "rounds=4: the run to resume in .* has rounds=6; must be that or more"),
-        ("aggregator=median", "aggregator.name='median': the run to resume"),
-        ("seed=1", "seed=1: the run to resume"),
-    ],
-)
-def test_resume_under_another_configuration_names_the_difference(tiny, finished, override, message):
-    folder, _ = finished
-    with pytest.raises(ValueError, match=message):
-        run(tiny, overrides=[override], out=folder, resume=True)
-
-
 @pytest.mark.thorough
 def test_configurations_older_and_newer_than_the_program(tiny, finished, tmp_path):
     stored, asked = yaml.safe_load((finished[0] / "config.yaml").read_text()), plan(tiny).config
@@ -336,17 +331,6 @@ def test_a_trace_that_has_changed_is_named_when_a_run_goes_on(tmp_path):
     np.save(tmp_path / "trace.npy", np.zeros((3, 40), bool))
     with pytest.warns(UserWarning, match=r"trace\.npy has changed since the run in"):
         results.check_same(tmp_path / "out", config)
-
-
-def test_nothing_to_resume(tiny, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "notes.txt").touch()
-    with pytest.raises(ValueError, match="holds no run to resume"):
-        run(tiny, out=tmp_path / "out", resume=True)
-    with pytest.raises(ValueError, match="only one of them"):
-        run(tiny, out=tmp_path / "out", resume=True, overwrite=True)
-    with pytest.raises(ValueError, match="need the results folder"):
-        run(tiny, resume=True)
 
 
 @pytest.mark.thorough

@@ -44,12 +44,19 @@ def evaluations(saves, clock=None, seconds=1.0):
 
 
 @pytest.mark.parametrize(
-    ("keep", "keep_best", "left"),
-    [(2, True, [3, 5, 6]), (2, False, [5, 6]), (1, True, [3, 6]), (9, True, [1, 2, 3, 4, 5, 6])],
+    ("keep", "keep_best", "best", "left"),
+    [
+        (2, True, -np.inf, [3, 5, 6]),
+        (2, False, -np.inf, [5, 6]),
+        (1, True, -np.inf, [3, 6]),
+        (9, True, -np.inf, [1, 2, 3, 4, 5, 6]),
+        (1, True, 0.9, [6]),  # worse than the best checkpoint
+    ],
 )
-def test_what_is_kept_is_written_at_the_end(clock, keep, keep_best, left):
+@pytest.mark.parametrize("every_seconds", [10, np.inf])
+def test_what_is_kept_is_written_at_the_end(clock, keep, keep_best, best, left, every_seconds):
     written = Written()
-    saves = Saver(written, keep, keep_best, every_seconds=10)
+    saves = Saver(written, keep, keep_best, every_seconds, best)
     evaluations(saves)
     assert written.rounds == []
     saves.finish()
@@ -71,25 +78,14 @@ def test_what_is_held_is_written_when_it_is_time(clock):
     assert written.rounds[-1] == 6
 
 
-def test_with_zero_seconds_each_is_on_disk_at_once():
+@pytest.mark.parametrize(("every_seconds", "largest"), [(0, saver.LARGEST), (10, 2 * np.zeros(3).nbytes)])
+def test_each_is_on_disk_at_once_with_zero_seconds_and_where_states_are_large(
+    clock, monkeypatch, every_seconds, largest
+):
+    monkeypatch.setattr(saver, "LARGEST", largest)
     written = Written()
-    evaluations(Saver(written, 2, True, every_seconds=0))
+    evaluations(Saver(written, 9, True, every_seconds))
     assert written.rounds == [1, 2, 3, 4, 5, 6]
-
-
-def test_large_states_are_not_held(clock, monkeypatch):
-    monkeypatch.setattr(saver, "LARGEST", 2 * np.zeros(3).nbytes)
-    written = Written()
-    evaluations(Saver(written, 9, True, every_seconds=10))
-    assert written.rounds == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_state_that_is_worse_than_the_best_checkpoint_is_not_held(clock):
-    written = Written()
-    saves = Saver(written, 1, True, every_seconds=10, best=0.9)
-    evaluations(saves)
-    saves.finish()
-    assert written.rounds == [6]
 
 
 def test_a_fault_in_the_thread_is_raised_by_the_next_call_and_nothing_is_written_after_it(clock):

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from submitit.core.utils import FailedJobError  # here: its first import sets up logging, which capsys does not survive
 
-from fedjax_drag.experiment.sweep import job_queue
-from fedjax_drag.experiment.sweep.job_queue import Queue
+from fedjax_drag.experiment.sweep import cluster as jobs
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 
 EVALUATIONS = 2  # of a cell
@@ -40,7 +39,7 @@ class Cluster:
         self.bar += number
 
     def run(self, *shares, most=9):
-        queue = Queue(self.submit, self.share, most, self.advance)
+        queue = jobs.JobQueue(self.submit, self.share, most, self.advance)
         work: list[Any] = [self.share([point(name) for name in names]) for names in shares]
         return queue.run(work)
 
@@ -82,26 +81,35 @@ def point(name):
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr(job_queue, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.0)
 
 
-def test_without_a_death_each_share_is_one_job(capsys):
-    cluster = Cluster()
-    cells = cluster.run("ab", "cd")
-    assert cluster.submitted == ["ab", "cd"]
-    assert {name: cell.status for name, cell in cells.items()} == dict.fromkeys("abcd", "done")
-    assert cluster.bar == 4
-    assert capsys.readouterr().err == ""
+RAISED = "job 1: ImportError: no such module"
 
 
-def test_a_job_that_came_further_is_submitted_again_with_what_it_has_left(capsys):
-    cluster = Cluster(deaths={0: 3, 2: 1})
-    cells = cluster.run("abc", "d")
-    assert cluster.submitted == ["abc", "d", "bc", "c"], "b was finished by the third job"
-    assert sorted(cells) == ["c", "d"]
-    assert cluster.written == dict.fromkeys("abcd", EVALUATIONS)
-    assert cluster.bar == 4
-    assert "job 0 (out_of_memory): no output; submitted again with 2 cells (logs in logs)" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("cluster", "shares", "submitted", "failed", "said"),
+    [
+        (Cluster(), "ab cd", "ab cd", {}, ""),
+        (  # what has come further is submitted again with what it has left; b was finished by the third job
+            Cluster(deaths={0: 3, 2: 1}),
+            "abc d",
+            "abc d bc c",
+            {},
+            "job 0 (out_of_memory): no output; submitted again with 2 cells (logs in logs)",
+        ),
+        (Cluster(raising="c"), "a cd", "a cd", {"c": RAISED, "d": RAISED}, RAISED),
+    ],
+    ids=["no death", "came further", "raises"],
+)
+def test_what_is_submitted(capsys, cluster, shares, submitted, failed, said):
+    cells = cluster.run(*shares.split())
+    assert cluster.submitted == submitted.split()
+    assert {name: cell.message for name, cell in cells.items() if cell.status == "failed"} == failed
+    assert cluster.written == dict.fromkeys(sorted({*shares} - {" ", *failed}), EVALUATIONS)
+    assert cluster.bar == len(shares.replace(" ", ""))
+    told = capsys.readouterr().err
+    assert said in told if said else not told
 
 
 @pytest.mark.parametrize("deadly", "abcde")
@@ -112,21 +120,10 @@ def test_a_cell_that_kills_its_job_ends_up_alone_and_the_others_go_on(deadly, ca
     assert [name for name, cell in cells.items() if cell.status == "failed"] == [deadly]
     last = len(cluster.submitted) - 1 - cluster.submitted[::-1].index(deadly)
     assert cells[deadly].message == f"job {last} (out_of_memory): no output"
-    assert cluster.submitted.count(deadly) == job_queue.MOST_DEATHS
+    assert cluster.submitted.count(deadly) == jobs.MOST_DEATHS
     assert cluster.bar == 5
     assert len(cluster.jobs) <= 10
     assert "logs in logs" in capsys.readouterr().err
-
-
-def test_a_job_that_raises_is_not_submitted_again():
-    cluster = Cluster(raising="c")
-    cells = cluster.run("a", "cd")
-    assert cluster.submitted == ["a", "cd"]
-    assert [(name, cell.status, cell.message) for name, cell in sorted(cells.items())] == [
-        ("a", "done", ""),
-        ("c", "failed", "job 1: ImportError: no such module"),
-        ("d", "failed", "job 1: ImportError: no such module"),
-    ]
 
 
 def test_no_more_jobs_than_asked_for_run_at_once():
@@ -136,13 +133,13 @@ def test_no_more_jobs_than_asked_for_run_at_once():
 
 
 def test_a_preempted_job_that_nobody_queues_again_is_taken_for_dead(monkeypatch, capsys):
-    monkeypatch.setattr(job_queue, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(jobs, "PATIENCE_SECONDS", 0.0)
     cluster = Cluster(preempted=(0,))
     cells = cluster.run("a", "b")
     assert cluster.submitted == ["a", "b", "a"]
     assert cluster.jobs[0].cancelled
     assert {name: cell.status for name, cell in cells.items()} == {"a": "done", "b": "done"}
-    assert "job 0 (preempted): preempted, and not queued again; submitted again (" in capsys.readouterr().err
+    assert "job 0 (preempted): preempted, and not queued again; submitted again with 1 cell" in capsys.readouterr().err
 
 
 def test_a_preempted_job_that_is_queued_again_is_waited_for(monkeypatch):

@@ -2,7 +2,6 @@ import csv
 import dataclasses
 import json
 import sys
-from contextlib import closing
 
 import chex
 import numpy as np
@@ -14,8 +13,7 @@ from tiny import TINY
 
 import fedjax_drag as fd
 from fedjax_drag.experiment.build.own_parts import Code
-from fedjax_drag.experiment.config.conditions import CONDITIONS
-from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.config.config import CONDITIONS, Config
 from fedjax_drag.experiment.run import lock
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
 from fedjax_drag.experiment.run.recorder import Recorder
@@ -472,9 +470,9 @@ def test_the_best_state_of_a_cell_is_kept_as_if_it_ran_alone(tmp_path):
         folder = tmp_path / "cells" / "cells" / f"fedavg-seed-{seed}"
         run(given | {"aggregator": "fedavg", "seed": seed}, out=tmp_path / str(seed))
         summary = json.loads((folder / "summary.json").read_text())
-        with closing(Checkpoints(folder)) as cell, closing(Checkpoints(tmp_path / str(seed))) as alone:
-            assert cell.best() == alone.best() == summary["best_round"]
-            assert cell.rounds() == sorted({summary["best_round"], 12})
+        cell, alone = Checkpoints(folder), Checkpoints(tmp_path / str(seed))
+        assert cell.best() == alone.best() == summary["best_round"]
+        assert cell.rounds() == sorted({summary["best_round"], 12})
         before_the_end += summary["best_round"] < 12
         own, other = (load_params(place, "best") for place in (folder, tmp_path / str(seed)))
         chex.assert_trees_all_close(own, other, rtol=1e-4, atol=1e-5)

@@ -1,6 +1,5 @@
 """Parameters that a run is given to start from: as a pytree, in a file, of a checkpoint."""
 
-import contextlib
 import importlib.util
 import json
 import sys
@@ -35,9 +34,8 @@ LIKE = jax.eval_shape(state)
 
 
 def save(folder, kept):
-    with contextlib.closing(Checkpoints(folder)) as checkpoints:
-        checkpoints.save(3, jax.tree.map(np.zeros_like, kept), 0.9)
-        checkpoints.save(7, kept, 0.1)
+    Checkpoints(folder).save(3, jax.tree.map(np.zeros_like, kept), 0.9)
+    Checkpoints(folder).save(7, kept, 0.1)
 
 
 @pytest.mark.parametrize("separator", ["/", "."])

@@ -5,10 +5,9 @@ import types
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.arguments import as_algorithm
 from fedjax_drag.simulation.planning import setup
 from fedjax_drag.simulation.planning.setup import run_of
-from fedjax_drag.simulation.settings import Settings
+from fedjax_drag.simulation.settings import Settings, as_algorithm
 
 MEAN, STACK = fd.aggregators.fedavg(), fd.aggregators.geometric_median()
 LONG = {"num_rounds": 10**4, "local_steps": 500}

@@ -1,6 +1,5 @@
 """What the engine keeps for every client: the same bits wherever it lies, however the run is cut."""
 
-import contextlib
 import dataclasses
 
 import chex
@@ -103,9 +102,8 @@ def test_however_it_is_computed_they_are_the_same_bits(whole, changes):
 def test_from_a_checkpoint_they_go_on(whole, tmp_path):
     expected, run, prepared = whole
     simulation = prepared()
-    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
-        checkpoints.save(2, run(num_rounds=2).state, 0.5)
-        restored = checkpoints.restore(2, simulation.shapes).state
+    Checkpoints(tmp_path).save(2, run(num_rounds=2).state, 0.5)
+    restored = Checkpoints(tmp_path).restore(2, simulation.shapes).state
     chex.assert_trees_all_equal(on_host(simulation.run(initial=restored)), on_host(expected), strict=True)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag import aggregators, algorithms, clients
-from fedjax_drag.experiment.config.loading import load
+from fedjax_drag.experiment.build.experiment import load
 
 WEIGHTED = algorithms.from_aggregator(aggregators.fedavg(weighting="examples"))
 STEP_SIZE = 0.1

@@ -259,12 +259,6 @@ def test_a_first_step_apart_takes_the_same_steps(num_steps, monkeypatch):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), elsewhere, expected)
 
 
-@pytest.mark.thorough
-def test_zero_momentum_and_zero_decay_are_plain_sgd(settings, fedavg):
-    plain, idle = (fd.simulate(fedavg, **settings(local_optimizer=o)).params for o in (None, local_sgd()))
-    jax.tree.map(np.testing.assert_array_equal, plain, idle)
-
-
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [

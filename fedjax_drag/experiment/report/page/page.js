@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const charts = JSON.parse(document.getElementById("charts").textContent);
+  const charts = new Map();
   const drawn = new Set();
   const fine = matchMedia("(pointer: fine)").matches;
   const PRINTED = 680; // width of a printed page in CSS pixels, A4 or Letter within their margins
@@ -8,7 +8,8 @@
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const faint = (hex) => hex + "2e";
 
-  function painted(trace, series) {
+  function painted(trace) {
+    const series = trace.meta;
     if (trace.type === "heatmap") {
       if (series >= 0) return { ...trace, colorbar: { thickness: 12, outlinewidth: 0, ...trace.colorbar } };
       return { ...trace, colorscale: [[0, color("--gone")], [1, color("--gone")]] };
@@ -34,10 +35,11 @@
   }
 
   function draw(element, width) {
-    const chart = charts[element.dataset.chart];
+    if (!charts.has(element)) charts.set(element, JSON.parse(element.nextElementSibling.textContent));
+    const chart = charts.get(element);
     const hidden = new Set(hiddenSeries(element));
-    const data = chart.data.map((trace, i) => ({ ...painted(trace, chart.series[i]),
-      visible: trace.type === "heatmap" || !hidden.has(chart.series[i]) }));
+    const data = chart.data.map((trace) => ({ ...painted(trace), meta: undefined,
+      visible: trace.type === "heatmap" || !hidden.has(trace.meta) }));
     const own = element.closest(".part")?.querySelector(".range input")?.checked;
     const shown = own ? { ...chart, layout: { ...chart.layout, yaxis: { ...chart.layout.yaxis, range: undefined, autorange: true } } } : chart;
     const alone = !element.closest(".many");

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.loading import load
 from fedjax_drag.experiment.config.own import as_text
 from fedjax_drag.experiment.run.errors import MismatchError
 from fedjax_drag.experiment.run.metrics_file import plain
@@ -56,25 +56,15 @@ def read(folder: Path) -> Record:
       MismatchError: it is that of another round.
     """
     try:
-        record = _read(folder)
-    except ValueError as error:
-        raise ValueError(f"checkpoint of round {folder.name}: damaged: {error}") from error
-    if str(record.round) != folder.name:
-        raise MismatchError(f"checkpoint of round {folder.name}: is that of round {record.round}")
-    return record
-
-
-def _read(folder: Path) -> Record:
-    try:
         content = read_json(folder / FILE)
         checksum = content.pop("crc32")
         record = Record(**content)
-    except FileNotFoundError:
-        raise ValueError(f"{FILE}: is missing") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        if checksum != _checksum(content):
+            raise ValueError("does not match its checksum")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{FILE}: {error}") from error
-    if checksum != _checksum(content):
-        raise ValueError(f"{FILE}: does not match its checksum")
+    if str(record.round) != folder.name:
+        raise MismatchError(f"is that of round {record.round}")
     return record
 
 
@@ -84,8 +74,11 @@ def plain_mapping(config: Config) -> dict[str, Any]:
 
 
 def difference(stored: Mapping[str, Any], config: Config) -> str:
-    """The first key, with its value, in which a stored configuration decides otherwise; empty if there is none."""
-    if stored == plain_mapping(config):
+    """The first key, with its value, in which a stored configuration decides otherwise; empty if there is none.
+
+    A checkpoint that was written without a configuration has an empty one, which is not compared.
+    """
+    if not stored or stored == plain_mapping(config):
         return ""
     found = first_difference(resolve(load(stored)), config)
     return "" if found is None else f"{found[0]}={found[1]!r}, and this one has {found[2]!r}"

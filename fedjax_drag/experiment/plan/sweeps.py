@@ -1,0 +1,155 @@
+"""What the programs of a sweep would need on a target."""
+
+import dataclasses
+import math
+from collections.abc import Hashable, Mapping, Sequence
+
+from fedjax_drag.accelerators.targets import Target
+from fedjax_drag.experiment.build import build
+from fedjax_drag.experiment.plan.programs import ProgramPlan, Say, TooLargeError, array_bytes, compile_programs
+from fedjax_drag.experiment.plan.runs import RunPlan, plan_run
+from fedjax_drag.experiment.run.planning import Federations
+from fedjax_drag.experiment.sweep.grid import Grid, Point, describe
+from fedjax_drag.simulation.batch import lower_batch
+from fedjax_drag.simulation.cells import likeness
+from fedjax_drag.simulation.devices.host_state import DEVICE
+from fedjax_drag.simulation.planning.setup import federate
+from fedjax_drag.simulation.settings import Settings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CellsPlan(ProgramPlan):
+    """Cells of a sweep that run as one program on a target; its work is that of all cells in the program.
+
+    Attributes:
+      cells: how many there are.
+      width: how many run in one call of the program, on all devices.
+      shared: bytes, of those needed, of the examples, which all cells share.
+      cell: bytes that each cell adds.
+    """
+
+    cells: int
+    width: int
+    shared: int | None = None
+    cell: int | None = None
+
+    @property
+    def calls(self) -> int:
+        """How often the program is started to run all cells."""
+        return math.ceil(self.cells / self.width)
+
+    @property
+    def most_cells(self) -> int | None:
+        """About how many cells one program could hold, on all devices."""
+        if self.shared is None or not self.cell:
+            return None
+        return int((self.usable - self.shared) / self.cell) * self.devices
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepPlan:
+    """A sweep on a target.
+
+    Attributes:
+      target: of the compilers.
+      programs: cells that share a program, and cells that run alone.
+      failed: by the name of a cell that cannot be run, why.
+    """
+
+    target: Target
+    programs: tuple[CellsPlan | RunPlan, ...]
+    failed: Mapping[str, str]
+
+    @property
+    def fits(self) -> bool:
+        """Whether all programs fit."""
+        return all(program.fits for program in self.programs)
+
+    @property
+    def seconds(self) -> float | None:
+        """About how long the whole sweep takes; None where a program does not fit."""
+        seconds = [program.seconds for program in self.programs]
+        return None if None in seconds else sum(filter(None, seconds))
+
+
+def plan_sweep(grid: Grid, target: Target, say: Say, most: int | None = None) -> SweepPlan:
+    """Compiles the programs of a sweep for a target, as wide as they fit; it computes nothing.
+
+    Args:
+      grid: the sweep.
+      target: whose devices there need not be.
+      say: told what is compiled.
+      most: cells in one program; None for what the memory allows.
+
+    Raises:
+      FileNotFoundError: the data are not on this machine.
+    """
+    federations, failed, programs = Federations(), {}, []
+    groups: dict[Hashable, list[tuple[Point, Settings]]] = {}
+    for point in grid.points:
+        federations.dataset(point.config)
+        try:
+            settings = build.settings(point.config, federations.split(point.config))
+            federate(settings)
+            groups.setdefault(build.traced(likeness, settings), []).append((point, settings))
+        except ValueError as error:
+            failed[point.label] = str(error).splitlines()[0]
+    for number, members in enumerate(groups.values(), start=1):
+        alone = len(members) == 1 or most == 1 or members[0][1].client_state != DEVICE
+        say_which = lambda words, number=number: say(f"program {number} of {len(groups)}: {words}")
+        try:
+            if alone:
+                for point, _ in members:
+                    programs.append(plan_run(point.label, point.config, target, federations, say_which))
+            else:
+                programs.append(_plan_cells(members, target, say_which, min(most or len(members), len(members))))
+        except ValueError as error:
+            failed |= {point.label: str(error).splitlines()[0] for point, _ in members}
+    return SweepPlan(target, tuple(programs), failed)
+
+
+def _plan_cells(members: Sequence[tuple[Point, Settings]], target: Target, say: Say, width: int) -> CellsPlan:
+    """Cells of one program: ``width`` at a time, or half as many until they fit, as a sweep does."""
+    points, settings = zip(*members, strict=True)
+    devices, usable = min(target.num_devices, len(members)), target.chip.usable
+    data, label = settings[0].data, _common_name(points)
+    while True:
+        lowered = build.traced(lower_batch, settings, width=width, devices=target.devices)
+        width = lowered.width
+        say(f"{label}: {width} of {len(members)} cells at a time, for {target.description}")
+        plan = CellsPlan(
+            label=label,
+            target=target,
+            devices=devices,
+            usable=usable,
+            needed=usable + 1,
+            cells=len(members),
+            width=width,
+        )
+        try:
+            programs = compile_programs(lowered, settings[0], None, target.chip)
+        except TooLargeError as error:
+            plan = dataclasses.replace(plan, needed=max(error.needed, plan.needed))
+        else:
+            held_out = array_bytes((data.test, data.validation))
+            needed = max(programs.advance.peak + held_out, programs.evaluate.peak + array_bytes(data.train))
+            shared = min(held_out + array_bytes(data.train), needed)
+            plan = dataclasses.replace(
+                plan,
+                needed=needed,
+                shared=shared,
+                cell=(needed - shared) // (width // devices),
+                round=programs.round,
+                evaluation=programs.evaluation,
+                seconds=plan.calls * programs.seconds,
+            )
+        if plan.fits or width <= devices:
+            return plan
+        width //= 2
+
+
+def _common_name(points: Sequence[Point]) -> str:
+    """The values that all cells share; where there are none, how many cells there are."""
+    values = [point.values for point in points]
+    same = {axis: value for axis, value in values[0].items() if all(own[axis] == value for own in values)}
+    return describe(same) if same else f"{len(points)} cells"
