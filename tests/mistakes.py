@@ -125,10 +125,19 @@ DATA = (
     Mistake("name in a partition", 'fd.data.partition.iid("digits", 12)', "fed='digits'", "fd.data.load(name)"),
     Mistake("unknown data set", 'fd.data.load("mnsit")', "'mnsit'", "did you mean 'mnist'?"),
     Mistake("validation split too late", "fd.data.hold_out(data, 0.1)", "digits", "must come before the partition"),
-    Mistake("targets of a regression", "fd.data.from_arrays(x, y + 0.5, x, y)", "train_y", "only classification"),
-    Mistake("several labels", "fd.data.from_arrays(x, x[:, :5] > 0, x, y)", "train_y", "only classification"),
-    Mistake("next tokens", "fd.data.from_arrays(x, np.ones((len(x), 7), int), x, y)", "train_y", "only classification"),
-    Mistake("one-hot labels", "fd.data.from_arrays(x, np.eye(10)[y], x, y)", "train_y", "must be integers"),
+    Mistake("targets of two forms", "fd.data.from_arrays(x, y + 0.5, x, y)", "test", "beside float32[N] of train"),
+    Mistake("regression without a loss", "run(data=split(y + 0.5))", "data=", "loss must be given"),
+    Mistake("one-hot labels", "run(data=split(np.eye(10)[y]))", "data=", ".argmax(1) of one-hot ones"),
+    Mistake("labels as text", "split(y.astype(str))", "train_y", "must be integers or floating"),
+    Mistake("split by label", "fd.data.partition.shards(split(y + 0.5), 3)", "arrays", "must be labels"),
+    Mistake(
+        "flipped numbers",
+        "run(data=split(y + 0.5), loss=fd.losses.mse(), attack=fd.attacks.label_flip(), num_byzantine=1)",
+        "attack=label_flip",
+        "must be one that does not",
+    ),
+    Mistake("metric not in a list", "run(metrics=fd.metrics.f1())", "metrics=f1", "must be a list of metrics"),
+    Mistake("loss of other targets", "run(loss=fd.losses.mse())", "loss", "take outputs float32[B, 10]"),
 )
 
 PARTS = (
@@ -309,6 +318,7 @@ def setting() -> dict[str, Any]:
         "digits": digits,
         "x": np.zeros((9, 64)),
         "y": np.arange(9),
+        "split": split,
         "rule": rule,
         **given,
         "params": params,
@@ -322,6 +332,12 @@ def setting() -> dict[str, Any]:
         "with_direction": with_direction,
         "with_apply": lambda apply: fd.types.Aggregator(rule.init, apply),
     }
+
+
+def split(y: Any) -> fd.data.FederatedDataset:
+    """Nine examples with such targets, one a client."""
+    x = np.zeros((9, 64))
+    return fd.data.partition.iid(fd.data.from_arrays(x, y, x, y), num_clients=9)
 
 
 def pytorch() -> Any:

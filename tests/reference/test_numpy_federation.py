@@ -312,6 +312,33 @@ def test_a_client_that_does_not_count_leaves_no_trace(pair):
             np.testing.assert_array_equal(flat(after[0]), flat(before[0]))
 
 
+def changed(value):
+    """Another value of a setting."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, str):
+        return {"first": "average", "average": "first", "global": "lookahead"}[value]
+    return value + 1 if isinstance(value, int) else 1.5 * value
+
+
+@pytest.mark.thorough
+@parametrize(PAIRS)
+def test_every_setting_matters_here(pair):
+    """Else agreement would say nothing about it."""
+
+    def final(settings):
+        plan = [entry[3] for entry in Federation(num_clients=5, size=3).rounds([(None,) * 3] * 4)]
+        origin = Federation(num_clients=5, size=3).theta
+        return list(twins.run(pair.twin, origin, plan, **settings))[-1][0]
+
+    told = pair.told(5)
+    for name, value in pair.settings.items():
+        if value is None:
+            continue
+        moved = np.linalg.norm(final({**told, name: changed(value)}) - final(told))
+        assert moved > 1e-3, (name, moved)
+
+
 @pytest.mark.thorough
 def test_fednova_where_clients_take_different_numbers_of_steps():
     """Where it is more than an average: passes of one, two and four steps."""

@@ -50,6 +50,7 @@ PAIRS = {
     "adagrad": pair("adagrad", 0.1, module=optax),
     "fedavgm-examples": pair("sgd", 0.5, module=optax, momentum=0.9, weighting="examples"),
 }
+ADAPTIVE = ("fedadam", "fedyogi", "fedadagrad", "adam", "yogi", "adagrad")
 
 
 def cases():
@@ -73,6 +74,18 @@ def test_momentum_worked_by_hand():
     cohorts = [np.full((3, twins.SIZE), mean) for mean in (1.0, 2.0, 0.0)]
     moves = [played.update[0] for played in twins.play(by_hand, cohorts, np.random.default_rng(0))]
     np.testing.assert_allclose(moves, [1, 2.5, 1.25], rtol=1e-6)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", PAIRS)
+def test_twins_agree_with_themselves_in_scale(name):
+    """Adaptive optimisers forget the scale of large gradients, the others keep it: a check of the twins."""
+    rng = np.random.default_rng(1)
+    G = twins.random(rng, 10)
+    told = {"num_examples": np.ones(10)}
+    small, large = (PAIRS[name].twin(scale * G, None, 0, told).update for scale in (1e6, 1e8))
+    ratio = np.linalg.norm(large) / np.linalg.norm(small)
+    np.testing.assert_allclose(ratio, 1 if name.split("-")[0] in ADAPTIVE else 100, rtol=1e-3)
 
 
 def walk(optimizer, cohorts):

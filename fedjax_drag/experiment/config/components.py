@@ -91,7 +91,12 @@ KINDS = (
         ("partition",), "partitions", (FederatedDataset,), modules=("data.partition",), supplied=("fed", "seed")
     ),
     ComponentKind(
-        ("model",), "models", (nn.Module, WithModes), supplied=("num_classes", "rngs"), others=("with_modes",)
+        ("model",),
+        "models",
+        (nn.Module, WithModes),
+        supplied=("num_classes", "rngs"),
+        nested=True,
+        others=("with_modes",),
     ),
     ComponentKind(
         ("optimizer",),
