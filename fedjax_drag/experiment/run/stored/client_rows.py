@@ -48,26 +48,29 @@ def read(path: Path, like: Any, checksum: int) -> Any:
     """The state ``like``, shapes and dtypes, with rows that :func:`write` has written; the rest is as in ``like``.
 
     Raises:
-      Exception: the file is missing or damaged.
+      ValueError: the file is missing, or does not match its checksum.
     """
     rows = jax.tree.leaves(per_client.found_in(like))
     file = RowFile([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in rows], len(rows[0]))
     total = 0
-    with path.open("rb") as stream:
+    try:
+        with path.open("rb") as stream:
 
-        def following(count: int, dtype: Any) -> np.ndarray:
-            nonlocal total
-            part = np.fromfile(stream, dtype, count)
-            total = zlib.crc32(part.data, total)
-            return part
+            def following(count: int, dtype: Any) -> np.ndarray:
+                nonlocal total
+                part = np.fromfile(stream, dtype, count)
+                total = zlib.crc32(part.data, total)
+                return part
 
-        (number,) = following(1, np.int64)
-        if not 0 <= number <= len(file.changed):
-            raise ValueError(f"{FILE}: has {number} records")
-        file.start(following(file.first.size, np.uint8))
-        file.changed[following(int(number), np.int64)] = True
-        for ids in file.chunks():
-            file.write(ids, following(file.size * len(ids), np.uint8).reshape(len(ids), file.size))
+            (number,) = following(1, np.int64)
+            if not 0 <= number <= len(file.changed):
+                raise ValueError(f"has {number} records")
+            file.start(following(file.first.size, np.uint8))
+            file.changed[following(int(number), np.int64)] = True
+            for ids in file.chunks():
+                file.write(ids, following(file.size * len(ids), np.uint8).reshape(len(ids), file.size))
+    except (OSError, ValueError, IndexError, TypeError) as error:
+        raise ValueError(f"{FILE}: {error}") from error
     if total != checksum:
         raise ValueError(f"{FILE}: does not match its checksum")
     return with_rows(like, file.leaves)
