@@ -20,7 +20,9 @@ from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.settings import Settings
 
-_SAME = tuple(key.name for key in dataclasses.fields(Settings) if key.name not in ("algorithm", "data", "num_rounds"))
+_SAME = tuple(
+    key.name for key in dataclasses.fields(Settings) if key.name not in ("algorithm", "data", "num_rounds", "metrics")
+)
 """Options of a run that are keys of a configuration as well, by the same name."""
 
 
