@@ -175,7 +175,7 @@ PARTS = (
     Mistake("name of a loss", 'run(loss="cross_entropy")', "loss=", "write fd.losses.cross_entropy(...)"),
     Mistake("loss not called", "run(loss=fd.losses.cross_entropy)", "loss=", "call it, fd.losses.cross_entropy(...)"),
     Mistake("mean loss", "run(loss=lambda logits, labels: logits.mean())", "loss:", "one number for each"),
-    Mistake("loss of one-hot labels", "run(loss=optax.softmax_cross_entropy)", "loss:", "integer labels [B]"),
+    Mistake("loss of one-hot labels", "run(loss=optax.softmax_cross_entropy)", "loss:", "targets int32[B]"),
     Mistake("name of an optimizer", 'run(local_optimizer="sgd")', "local_optimizer='sgd'", "optax.trace(0.9)"),
     Mistake("optimizer that climbs", "run(local_optimizer=optax.sgd(0.1))", "local_optimizer:", "optax.trace(0.9)"),
     Mistake(

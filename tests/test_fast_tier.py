@@ -32,7 +32,7 @@ PLACES = {
     "privacy": ("privacy",),
     "root_client": ("contracts", "clients", "algorithms"),
     "local_optimizer": ("simulation",),
-    "loss": ("simulation",),
+    "loss": ("simulation", "metrics"),
     "augmentation": ("simulation",),
     "attack": ("attacks",),
     "compression": ("compression",),

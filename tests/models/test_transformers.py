@@ -84,6 +84,7 @@ def test_the_vision_transformer_is_that_of_the_equations():
         (models.vit(1000, "b"), np.zeros((1, 224, 224, 3)), 86_567_656),
         (models.vit(1000, "l"), np.zeros((1, 224, 224, 3)), 304_326_632),
     ],
+    ids=["transformer gpt2", "transformer gpt2-xl", "vit b", "vit l"],
 )
 def test_published_sizes_have_the_published_numbers_of_parameters(model, x, count):
     shapes = jax.eval_shape(model.init, jax.random.key(0), x)

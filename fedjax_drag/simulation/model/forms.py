@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, PRNGKeyArray
 
 from fedjax_drag import checks
+from fedjax_drag.models.lora import LoRA
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.simulation.model.model import (
     ModelForm,
@@ -77,7 +78,8 @@ class ShownForm:
         """Arguments of its call."""
         if is_pair(self.inner):
             return modes_of(self.model, self.inner[1], 2)
-        return modes_of(self.model, self.inner.__call__, 1)
+        called = self.inner.model if isinstance(self.inner, LoRA) else self.inner
+        return modes_of(self.model, called.__call__, 1)
 
 
 class LinenForm(ShownForm):
