@@ -79,7 +79,7 @@ def test_plan_prints_and_exits_by_whether_it_fits(command, tiny_file, stand_in, 
 def test_plan_compiles_and_says_so(command, tiny_file, stand_in):
     result = command("plan", tiny_file)
     assert result.exit_code == 0, result.output
-    assert result.stderr.splitlines()[0].startswith("compiling tiny: ")
+    assert result.stderr.splitlines()[0].startswith("compiling tiny, for ")
     assert command("plan", tiny_file, "--quiet").stderr == ""
 
 
@@ -93,7 +93,7 @@ def test_the_compilers_themselves(tiny_file, target):
     if "pip install" in ran.stderr:
         pytest.skip(ran.stderr.strip())
     assert ran.returncode == 0, ran.stderr
-    assert all(line.startswith("compiling tiny: ") for line in ran.stderr.splitlines()), ran.stderr
+    assert all(line.startswith("compiling tiny, for ") for line in ran.stderr.splitlines()), ran.stderr
     (plan,) = json.loads(ran.stdout)
     assert plan["fits"]
     assert plan["round"]["bytes"] > 10_000
