@@ -140,13 +140,17 @@ def _columns(dataset: Any, x: str | Sequence[str], y: str) -> Arrays:
     for argument, name in (*(("x", name) for name in names), ("y", y)):
         if name not in dataset.column_names:
             raise checks.ArgumentError(argument, f"no such column; there are {', '.join(dataset.column_names)}", name)
-    columns = dataset.select_columns([*names, y]).with_format("numpy")[:]
+    columns = dataset.select_columns(list(dict.fromkeys([*names, y]))).with_format("numpy")[:]
     values = [np.asarray(columns[name]) for name in (*names, y)]
     if any(column.dtype == object for column in values):
         name = next(name for name, column in zip((*names, y), values, strict=True) if column.dtype == object)
         raise checks.ArgumentError("x", "entries of different shapes; must have one, as after dataset.map", name)
-    inputs = values[0] if isinstance(x, str) else np.stack(values[:-1], -1).astype(np.float32)
-    return inputs, values[-1]
+    if not isinstance(x, str):
+        return np.stack(values[:-1], -1).astype(np.float32), values[-1]
+    if np.issubdtype(values[0].dtype, np.signedinteger):  # as which all integers are read
+        is_bytes = getattr(dataset.features[x], "dtype", None) == "uint8"
+        values[0] = values[0].astype(np.uint8 if is_bytes else np.int32)
+    return values[0], values[-1]
 
 
 def _classes(dataset: Any, y: str) -> dict[str, Any]:
