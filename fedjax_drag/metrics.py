@@ -96,7 +96,6 @@ class perplexity(Metric):
     """
 
     higher_is_better = False
-    is_share = False
     padding: int | None = None
 
     def update(self, outputs: Float[Array, "batch ... classes"], targets: Shaped[Array, "batch ..."]) -> Sums:
@@ -113,7 +112,6 @@ class mean_squared_error(Metric):
     """Mean of the squared error over all targets."""
 
     higher_is_better = False
-    is_share = False
 
     def update(self, outputs: Float[Array, "batch ..."], targets: Shaped[Array, "batch ..."]) -> Sums:
         error = jnp.square(like_targets(outputs, targets) - targets)
@@ -133,7 +131,6 @@ class r2(Metric):
       center: subtracted from targets and outputs before; it does not change the result but for rounding.
     """
 
-    is_share = False
     center: float = 0.0
 
     def update(self, outputs: Float[Array, "batch ..."], targets: Shaped[Array, "batch ..."]) -> Sums:

@@ -11,6 +11,7 @@ import optax
 from optax.experimental import aggregating
 
 from fedjax_drag import tree
+from fedjax_drag.kernels.arithmetic import expand
 from fedjax_drag.ops.rules import PlainAggregator, Wrapped
 from fedjax_drag.ops.screening import empty_metrics
 from fedjax_drag.types import Aggregator, Deltas, Params, State
@@ -63,7 +64,7 @@ class from_optax(PlainAggregator):
     ) -> tuple[Params, Wrapped]:
         weight = valid * tree.inverse(valid.sum().astype(jnp.float32))
         mean = tree.weighted_sum(weight, deltas)
-        row = lambda delta, mean: -jnp.where(valid.reshape(-1, *[1] * mean.ndim), delta, mean)
+        row = lambda delta, mean: -jnp.where(expand(valid, delta), delta, mean)
         update, inner = self.aggregator.update(jax.tree.map(row, deltas, mean), state.inner, params)
         metrics = {"weight": weight, "cosine": tree.cosines(deltas, update)}
         return optax.apply_updates(params, update), Wrapped(inner, metrics)

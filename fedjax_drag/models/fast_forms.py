@@ -9,8 +9,8 @@ A model is a function of arrays, whatever it is written in; its equations (the j
 * 2x2 max pooling as :func:`~fedjax_drag.kernels.pooling.max_pool`;
 * sums over windows that do not overlap, such as those of average pooling, without a window.
 
-Parameters, outputs and gradients are the same up to rounding. All other equations, and convolutions inside loops and
-functions with gradients of their own, are computed as they are.
+Parameters, outputs and gradients are the same up to rounding. All other equations are computed as they are, and so are
+convolutions inside loops, in functions with gradients of their own, and with a precision of their own.
 """
 
 import collections
@@ -35,11 +35,9 @@ def in_fast_forms(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def fast(*args: Any) -> Any:
         closed, outputs = jax.make_jaxpr(function, return_shape=True)(*args)
-        computed = (
-            functools.partial(_evaluate, closed.jaxpr, closed.consts)
-            if _changes_anything(closed.jaxpr)
-            else jaxpr_as_fun(closed)
-        )
+        computed = jaxpr_as_fun(closed)
+        if _changes_anything(closed.jaxpr):
+            computed = functools.partial(_evaluate, closed.jaxpr, closed.consts)
         return jax.tree.unflatten(jax.tree.structure(outputs), computed(*jax.tree.leaves(args)))
 
     return fast
@@ -154,7 +152,7 @@ def _can_be_a_layer(eqn: JaxprEqn) -> bool:
     params = eqn.params
     plain = params["feature_group_count"] == params["batch_group_count"] == 1
     dilations = {*params["lhs_dilation"], *params["rhs_dilation"]}
-    if _array(eqn.invars[0]).ndim != 4 or not plain or dilations != {1}:
+    if _array(eqn.invars[0]).ndim != 4 or not plain or dilations != {1} or params["precision"] != _usual_precision():
         return False
     sides = {_array(eqn.invars[1]).shape[axis] for axis in params["dimension_numbers"].rhs_spec[2:]}
     pads = {tuple(pad) for pad in params["padding"]}
@@ -164,6 +162,12 @@ def _can_be_a_layer(eqn: JaxprEqn) -> bool:
     if side == 1:
         return low == high == 0
     return set(params["window_strides"]) == {1} and min(low, high) >= 0 and max(low, high) < side
+
+
+def _usual_precision() -> Any:
+    """That of a product that is given none, as JAX's configuration says."""
+    one = jax.ShapeDtypeStruct((1, 1), jnp.float32)
+    return jax.make_jaxpr(jax.lax.dot)(one, one).eqns[0].params["precision"]
 
 
 def _array(var: Any) -> jax.ShapeDtypeStruct:
@@ -190,14 +194,9 @@ def _summed(x: jax.Array, window: dict[int, int]) -> jax.Array:
 
 
 def _is_relu(eqn: JaxprEqn) -> bool:
-    """Whether an equation is ``jax.nn.relu``: a function with a derivative of its own, the maximum with 0."""
-    inner = eqn.params.get("call_jaxpr") if eqn.primitive.name == "custom_jvp_call" else None
-    while inner is not None and len(inner.eqns) == 1:
-        (only,) = inner.eqns
-        if only.primitive.name == "max":
-            return any(isinstance(var, Literal) and var.val == 0 for var in only.invars)
-        inner = only.params["jaxpr"] if only.primitive.name in _CALLS else None
-    return False
+    """Whether an equation is ``jax.nn.relu``, by the function inside; another one may have another gradient."""
+    inner = eqn.params["call_jaxpr"].eqns if eqn.primitive.name == "custom_jvp_call" else ()
+    return len(inner) == 1 and inner[0].params.get("name") == "relu"
 
 
 def _changes_anything(jaxpr: Jaxpr) -> bool:

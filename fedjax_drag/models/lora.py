@@ -31,8 +31,6 @@ class LoRA(nn.Module):
     scale: float
     targets: tuple[str, ...]
 
-    trainable = ADAPTERS
-
     def setup(self) -> None:
         """Gives the module's parameters the paths that they have without adapters."""
         nn.share_scope(self, self.model)

@@ -81,7 +81,7 @@ def reason(history: Mapping[str, Any], asked: Any) -> Reason | None:
     values = np.asarray(history[metric], np.float32)  # a file has other bits than memory
     merits = np.nan_to_num(-values if is_loss(metric) else values, nan=-np.inf, neginf=-np.inf)
     best = int(np.argmax(merits))
-    if isinstance(asked.stop_when, float | int) and not is_loss(metric) and merits[-1] >= asked.stop_when - ROUNDING:
+    if isinstance(asked.stop_when, float | int) and merits[-1] >= asked.stop_when - ROUNDING:
         return Reason(f"{metric} has reached stop_when={asked.stop_when:g} after round {rounds[-1]}")
     if asked.patience is not None and len(merits) - 1 - best >= asked.patience:
         ended = f"after round {rounds[-1]} with patience={asked.patience}"

@@ -183,6 +183,8 @@ def simulate(
     if initial is not None and settings.get("initial_params") is not None:
         raise ValueError("initial_params: is for a fresh start; must not be given with initial, which has parameters")
     simulation = trace(_settings_of(algorithm, settings))
+    if isinstance(stop_when, float | int) and not any(one.name == "accuracy" for one in simulation.spec.model.metrics):
+        raise ValueError(f"stop_when={stop_when:g}: is an accuracy; must be a function, or accuracy be among metrics")
     start = 0 if initial is None else int(initial.round)
     if start >= simulation.num_rounds:
         raise ValueError(

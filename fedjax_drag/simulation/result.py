@@ -137,7 +137,7 @@ class Result(NamedTuple):
             by it are not chosen on the test set, else the test examples.
 
         Raises:
-          ValueError: ``on`` is something else, or there are no validation examples.
+          ValueError: ``on`` is something else, there are no validation examples, or no accuracy was measured.
         """
         return self._first("round", accuracy, on, int)
 
@@ -161,6 +161,8 @@ class Result(NamedTuple):
         metric = choice_metric(self.history) if on is None else f"{on}_accuracy"
         if on == "validation" and metric not in self.history:
             raise ValueError(f"on={on!r}: this run has no validation examples; set validation_fraction of its data")
+        if is_loss(metric) or metric not in self.history:
+            raise ValueError(f"{metric}: this run has no accuracy; fd.metrics.accuracy() must be among its metrics")
         place = first_reached(self.history[metric], accuracy)
         return None if place is None else kind(self.history[name][place])
 

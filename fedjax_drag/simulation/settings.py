@@ -24,7 +24,7 @@ from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.data.dataset import DATASET
 from fedjax_drag.kinds import Kind
 from fedjax_drag.losses import LossFunction
-from fedjax_drag.models.modes import WithModes
+from fedjax_drag.models.modes import WithModes, module_of
 from fedjax_drag.simulation.model.model import Trainable, check_trainable, is_model
 from fedjax_drag.simulation.option_groups import (
     Adversary,
@@ -118,7 +118,7 @@ def check_data(name: str, value: Any) -> None:
 def check_model_form(name: str, value: Any) -> None:
     """Refuses what is no model in any of its forms."""
     if not is_model(value):
-        MODEL.check(name, value.model if isinstance(value, WithModes) else value)
+        MODEL.check(name, module_of(value))
 
 
 def check_downlink_compression(name: str, value: Any) -> None:

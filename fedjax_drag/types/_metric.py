@@ -27,12 +27,10 @@ class Metric(Part):
 
     Attributes:
       higher_is_better: whether the best round is that with the highest value.
-      is_share: whether the value is in [0, 1] and shown in percent.
       of_clients: whether it is measured for each client too; not if an example adds many numbers.
     """
 
     higher_is_better: ClassVar[bool] = True
-    is_share: ClassVar[bool] = True
     of_clients: ClassVar[bool] = True
 
     def update(self, outputs: Shaped[Array, "batch ..."], targets: Shaped[Array, "batch ..."]) -> Sums:

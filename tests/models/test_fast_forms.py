@@ -121,6 +121,34 @@ def test_what_is_slow_is_gone_and_what_there_is_no_form_for_stays():
     assert operations("residual") == {"select_and_scatter_add", "reduce_window", "feature_group_count=2"}
 
 
+@jax.custom_jvp
+def straight_through(x):
+    return jnp.maximum(x, 0)
+
+
+straight_through.defjvp(lambda primals, tangents: (straight_through(*primals), *tangents))
+
+
+def test_another_function_than_relu_keeps_its_gradient():
+    conv = nn.Conv(4, (3, 3))
+    apply = lambda params, x: nn.max_pool(straight_through(conv.apply(params, x)), (2, 2), (2, 2))
+    params = random(jax.jit(conv.init)(jax.random.key(0), X))
+    gradient = lambda apply: jax.jit(jax.grad(lambda params: apply(params, X).sum()))(params)
+    assert_close(gradient(in_fast_forms(apply)), gradient(apply))
+
+
+def test_a_convolution_with_a_precision_of_its_own_keeps_it():
+    def text(precision, usual):
+        conv = nn.Conv(4, (3, 3), precision=precision)
+        with jax.default_matmul_precision(usual):
+            return str(jax.make_jaxpr(in_fast_forms(conv.apply))(conv.init(jax.random.key(0), X), X))
+
+    asked, usual = text("highest", "default"), text(None, "highest")
+    assert "conv_general_dilated" in asked
+    assert "platform_index" not in asked
+    assert "platform_index" in usual
+
+
 def test_the_equations_of_a_model_without_convolutions_stay():
     dense = nn.Dense(3)
     params = dense.init(jax.random.key(0), X)

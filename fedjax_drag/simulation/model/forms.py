@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, PRNGKeyArray
 
 from fedjax_drag import checks
 from fedjax_drag.models.lora import LoRA
-from fedjax_drag.models.modes import WithModes
+from fedjax_drag.models.modes import module_of
 from fedjax_drag.simulation.model.model import (
     ModelForm,
     Modes,
@@ -71,7 +71,7 @@ class ShownForm:
     @property
     def inner(self) -> Any:
         """The model without modes."""
-        return self.model.model if isinstance(self.model, WithModes) else self.model
+        return module_of(self.model)
 
     @cached_property
     def modes(self) -> Modes:
@@ -214,7 +214,7 @@ def form_of(model: Any, example: jax.ShapeDtypeStruct, frozen: bool = False) -> 
     Raises:
       ValueError: its call needs an argument that is not known.
     """
-    inner = model.model if isinstance(model, WithModes) else model
+    inner = module_of(model)
     if is_pair(inner):
         return PairForm(model, example)
     if isinstance(inner, nn.Module):
@@ -226,7 +226,7 @@ def form_of(model: Any, example: jax.ShapeDtypeStruct, frozen: bool = False) -> 
 
 def variables_of(model: Any) -> tuple[Params, Statistics] | None:
     """The parameters and statistics that a model brings with it, as an nnx module does; None of any other."""
-    inner = model.model if isinstance(model, WithModes) else model
+    inner = module_of(model)
     if not is_nnx(inner):
         return None
     from fedjax_drag.simulation.model import nnx

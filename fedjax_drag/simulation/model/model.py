@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from fedjax_drag import checks, tree
 from fedjax_drag.models.fast_forms import in_fast_forms
-from fedjax_drag.models.modes import WithModes
+from fedjax_drag.models.modes import WithModes, module_of
 from fedjax_drag.naming import name_of
 from fedjax_drag.types import Batch, Loss, Metric, Params, Part
 from fedjax_drag.types._part import CallablePart
@@ -85,7 +85,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 def model_name(model: Any) -> str:
     """What a message begins with: ``model=`` and its class, or ``(init, apply)``."""
-    inner = model.model if isinstance(model, WithModes) else model
+    inner = module_of(model)
     if is_pair(inner):
         return "model=(init, apply)"
     made = inner.func if isinstance(inner, functools.partial) else inner
@@ -94,7 +94,7 @@ def model_name(model: Any) -> str:
 
 def is_model(value: Any) -> bool:
     """Whether ``value`` has one of the forms of a model."""
-    inner = value.model if isinstance(value, WithModes) else value
+    inner = module_of(value)
     return isinstance(inner, nn.Module) or is_nnx(inner) or is_pair(inner) or is_maker(inner)
 
 

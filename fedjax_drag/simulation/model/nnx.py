@@ -14,7 +14,7 @@ from flax.core import FrozenDict
 from jaxtyping import Array, Bool, PRNGKeyArray
 
 from fedjax_drag import checks
-from fedjax_drag.models.modes import WithModes
+from fedjax_drag.models.modes import module_of
 from fedjax_drag.simulation.model.model import Statistics, Streams, model_name, modes_of
 from fedjax_drag.types import Params
 
@@ -111,7 +111,7 @@ def form_of_nnx(model: Any, frozen: bool = False) -> NnxForm:
     Raises:
       ValueError: its call needs an argument that is not known, or, in ``train``, it has BatchNorm and is given padding.
     """
-    given: Any = model.model if isinstance(model, WithModes) else model
+    given: Any = module_of(model)
     is_module = isinstance(given, nnx.Module)
     make = _made if checks.has_hash(given) else _made.__wrapped__
     module: Any = given if is_module else make(given)
@@ -139,7 +139,7 @@ def _made(maker: Callable[..., Any]) -> Any:
 
 def variables_of(model: Any) -> tuple[Params, Statistics] | None:
     """The parameters and statistics that a module has; None of a function that makes one."""
-    given: Any = model.model if isinstance(model, WithModes) else model
+    given: Any = module_of(model)
     if not isinstance(given, nnx.Module):
         return None
     params, _, rest = nnx.split(given, *_KINDS)[1:]

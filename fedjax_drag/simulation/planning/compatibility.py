@@ -21,7 +21,7 @@ from fedjax_drag.models.cnn import CNN
 from fedjax_drag.models.lenet import LeNet
 from fedjax_drag.models.lstm import LSTM
 from fedjax_drag.models.mlp import MLP
-from fedjax_drag.models.modes import WithModes
+from fedjax_drag.models.modes import module_of
 from fedjax_drag.models.resnet import ResNet18
 from fedjax_drag.simulation.model.forms import LinenForm
 from fedjax_drag.simulation.model.model import IN_TRAINING, Model, ModelState, Statistics, model_name, path_of
@@ -300,7 +300,7 @@ def check_tokens(user_model: Any, data: FederatedDataset) -> None:
       user_model: as the user gave it.
       data: of the run.
     """
-    inner = user_model.model if isinstance(user_model, WithModes) else user_model
+    inner = module_of(user_model)
     if not isinstance(inner, LSTM) or data.train.x.dtype not in TOKENS:
         return
     inputs = [part.x for part in (data.train, data.test, data.validation) if part is not None]

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fedjax_drag import tree
 from fedjax_drag.data.batching import gather
+from fedjax_drag.kernels.arithmetic import expand
 from fedjax_drag.simulation.model.model import Model, ModelState
 from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
 from fedjax_drag.simulation.program.federation import HeldOut
@@ -112,11 +113,7 @@ def evaluate_model(
 
 def _summed(values: Any, real: Bool[Array, " batch"]) -> Any:
     """Sums over the examples of a batch that are real."""
-    return jax.tree.map(lambda x: jnp.where(_like(real, x), x, 0).sum(0), values)
-
-
-def _like(real: Bool[Array, " batch"], x: jax.Array) -> jax.Array:
-    return real.reshape(-1, *[1] * (x.ndim - 1))
+    return jax.tree.map(lambda x: jnp.where(expand(real, x), x, 0).sum(0), values)
 
 
 def _over_batches(of_batch: Callable[[Any, Any], Any], shared: Any, length: int, mesh: Mesh | None) -> Any:
@@ -177,7 +174,7 @@ def evaluate_clients(
 
     def by_client(x: jax.Array) -> jax.Array:
         x = x.reshape(-1, *x.shape[2:])[:length]
-        x = jnp.where(_like(real, x), x, 0).astype(jnp.result_type(x, jnp.int32))
+        x = jnp.where(expand(real, x), x, 0).astype(jnp.result_type(x, jnp.int32))
         return jax.ops.segment_sum(x, owner, counts.shape[0], indices_are_sorted=True)
 
     sums = jax.tree.map(by_client, added)
