@@ -32,7 +32,8 @@ class fedacg(SummedMethod):
         client:  from phi = theta + lam m:   w -= eta (grad f_m(w) + beta (w - phi));   g_m = w - phi
         server:  m <- lam m + mean g_m;   theta += m
 
-    With ``start="global"`` the same steps go from ``theta``, and ``g_m = w - theta``: the look-ahead only pulls.
+    With ``start="global"`` the same steps go from ``theta``, and ``g_m = w - theta``: the look-ahead only pulls. With
+    ``moves_server=False`` the momentum only makes the look-ahead: ``theta += mean g_m``.
 
     The momentum starts at zero. With ``lam = 0`` this is :func:`~fedjax_drag.clients.fedprox` under the plain
     aggregation rule, with ``beta = 0`` as well the plain rule; with ``beta = 0`` and ``start="global"`` it is server
@@ -47,6 +48,8 @@ class fedacg(SummedMethod):
         :func:`~fedjax_drag.aggregators.fedavg`. It is applied at ``phi``, whatever ``start``.
       start: where local passes start: ``"lookahead"``, at ``phi``, as in the paper of the method, or ``"global"``, at
         ``theta``, as in Algorithm 1 of TACO.
+      moves_server: whether the server moves along its momentum, as in the paper of the method (default), or by the mean
+        of the deltas alone, as the paper of BR-DRAG prints it with ``start="global"``.
 
     Notes:
       Metrics: those of ``aggregator``, and the scalar ``momentum_norm`` ``||m||``. There is no message ``aux``: what
@@ -59,7 +62,8 @@ class fedacg(SummedMethod):
     References:
       Kim, Kim and Han, Communication-efficient federated learning with accelerated client gradient, 2024; as
       given by Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Section
-      VI. **[reading]** The latter prints a norm, a number, in the client's step in place of the vector ``w - phi``.
+      VI. **[reading]** The latter prints a norm, a number, in the client's step in place of the vector ``w - phi``; it
+      defines ``m`` and says of the server's step only that it is that of all methods (``moves_server=False``).
       **[reading]** Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction,
       Algorithm 1, start clients at ``theta`` and weigh them by their numbers of examples (``start="global"``,
       ``aggregator=fedavg("examples")``); their ``m_t``, which they do not define, is taken for ``lam m``. In the loss
@@ -71,6 +75,7 @@ class fedacg(SummedMethod):
     beta: Scalar = 0.2
     aggregator: Aggregator | None = None
     start: Literal["lookahead", "global"] = "lookahead"
+    moves_server: bool = True
 
     def check(self) -> None:
         super().check()
@@ -100,7 +105,11 @@ class fedacg(SummedMethod):
 
     def close(self, params: Params, state: FedACGState, outcome: Outcome, **_: Any) -> tuple[Params, FedACGState]:
         # The rule has moved theta + lam m by the mean: what it moved theta by is the new momentum.
-        now = outcome.moved, tree.subtract(outcome.moved, params)
+        m = tree.subtract(outcome.moved, params)
+        now = (
+            (outcome.moved if self.moves_server else tree.move(outcome.moved, tree.scale(-self.lam, state.momentum))),
+            m,
+        )
         theta, m = tree.where(outcome.counted.any(), now, (params, state.momentum))
         inner, metrics = apart(outcome.inner, momentum_norm=tree.norm(m))
         return theta, FedACGState(inner, m, metrics)

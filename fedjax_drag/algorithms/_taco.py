@@ -70,7 +70,7 @@ class taco(TwoSided):
       gamma: strength of the correction, >= 0. Default: ``1/K``, the paper's setting with its equations 8 and 9 as
         printed, where ``D_t`` is a mean over K steps: the corrections of a pass add up to one step along ``D_t``. With
         1 they add up to K steps, as if ``D_t`` were the sum: the paper's Lemma 1, ``D_{t+1} = D~ + (1 - alpha) D_t``
-        with the clients' own gradients in ``D~``.
+        with the clients' own gradients in ``D~``, which holds where all clients have equal weights, too.
       kappa: coefficient in [0, 1] from which on a client is suspected. Paper: 0.6.
       max_strikes: strikes that expel a client, >= 1. Paper: ``lambda``, a fifth of the rounds. Default: no client is
         expelled.

@@ -120,9 +120,18 @@ def assert_same_bits(a, b):
         (fedacg(lam=0.0, beta=0.5), from_aggregator(fedavg(), fedprox(mu=0.5))),
         (fedacg(lam=0.0, beta=0.5, start="global"), from_aggregator(fedavg(), fedprox(mu=0.5))),
         (fedacg(lam=0.6, beta=0.0, start="global"), from_aggregator(fedavg(server_optimizer=fedavgm(1.0, 0.6)))),
+        (fedacg(lam=0.6, beta=0.0, start="global", moves_server=False), PLAIN),
         pytest.param(feddc(num_clients=M, a=0.5, correction=0.0), method_of("feddyn"), marks=pytest.mark.slow),
     ],
-    ids=["adabest", "fedacg", "fedacg-fedprox", "fedacg-global-fedprox", "fedacg-global-fedavgm", "feddc-feddyn"],
+    ids=[
+        "adabest",
+        "fedacg",
+        "fedacg-fedprox",
+        "fedacg-global-fedprox",
+        "fedacg-global-fedavgm",
+        "fedacg-mean",
+        "feddc-feddyn",
+    ],
 )
 def test_without_its_own_terms_it_is_the_plainer_method(method, plainer):
     for (params, _), (expected, _) in zip(play(method), play(plainer), strict=True):

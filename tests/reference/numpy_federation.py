@@ -267,7 +267,13 @@ def feddc(
 
 
 def fedacg(
-    theta: np.ndarray, rounds: list[Round], *, lam: float, beta: float, start: str = "lookahead"
+    theta: np.ndarray,
+    rounds: list[Round],
+    *,
+    lam: float,
+    beta: float,
+    start: str = "lookahead",
+    moves_server: bool = True,
 ) -> Iterator[Outcome]:
     """The pass begins, and is held, at the look-ahead ``phi``; with ``start`` "global" it begins at ``theta``."""
     momentum = np.zeros_like(theta)
@@ -280,7 +286,7 @@ def fedacg(
                 w = w - r.step_size * (gradient(w) + beta * (w - phi))
             deltas.append(w - begin)
         momentum = lam * momentum + np.mean(deltas, axis=0)
-        theta = theta + momentum
+        theta = theta + (momentum if moves_server else np.mean(deltas, axis=0))
         yield theta, {"momentum": momentum}
 
 

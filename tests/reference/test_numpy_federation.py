@@ -104,6 +104,7 @@ PAIRS = [
     Pair("feddc", feddc, twins.feddc, {"a": 0.3, "correction": 0.7}, True, DC),
     Pair("fedacg", fedacg, twins.fedacg, ACG, memory=MOMENTUM),
     Pair("fedacg-global", fedacg, twins.fedacg, {**ACG, "start": "global"}, memory=MOMENTUM),
+    Pair("fedacg-mean", fedacg, twins.fedacg, {**ACG, "start": "global", "moves_server": False}, memory=MOMENTUM),
     Pair("stem", stem, twins.stem, {"a": 0.3}),
     Pair("stem-carried", stem, twins.stem, {"a": 0.3, "carry_momentum": True}, memory=STEM_MEMORY),
     Pair("mime", mime, twins.mime, {"b": 0.6}, memory=MOMENTUM),

@@ -19,15 +19,20 @@ def judged(verdict, ours="", parts=(), claim=CLAIM, **about):
 
 def test_a_row_has_the_interval_the_scale_and_the_setting(tmp_path):
     some = [
-        judged("holds", "0.46; +1.0 points", (GAP,), scale="medium", overrides=("rounds=5",)),
+        judged("holds", "0.46; +1.0 points", (GAP,), scale="medium", overrides=("rounds=5",), corrected="undecided"),
         judged("undecided", "so on 1 of 1 seeds", (Votes(1, 1),), setting="authors'", target="x_authors", scale="full"),
         judged("cannot be run", "no data", claim=Claim("a paper", "Fig. 5", "C", ""), setting="", target=""),
     ]
     published.write(tmp_path, some)
     page = (tmp_path / published.MARKDOWN).read_text()
-    assert '2 claims: holds 1, cannot be run 1. Of them in the setting "authors\'": undecided 1.' in page
+    counts = page.split("\n\n")[1:3]
+    assert counts == [
+        "2 claims.",
+        f"- {published.PAPERS}, 1: undecided 1.\n- The others, 1: cannot be run 1.\n"
+        "- Besides, in the setting 'default', 1: holds 1; after Holm's correction undecided 1.",
+    ]
     start = "| Fig. 4 | A \\| B | 0.50 |"
-    assert f"{start} 0.46; +1.0 points | 3 | default, medium: rounds=5 | holds |" in page
+    assert f"{start} 0.46; +1.0 points | 3 | default, medium: rounds=5 | holds (undecided) |" in page
     assert f"{start} so on 1 of 1 seeds | 1 | authors', full | undecided (1 seed) |" in page
     assert "| Fig. 5 | C |  | no data |  |  | cannot be run |" in page
     row = json.loads((tmp_path / published.JSON).read_text())[0]

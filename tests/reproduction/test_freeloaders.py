@@ -68,10 +68,10 @@ def test_expulsions_are_judged_on_each_seed():
 
     question = freeloaders.detected(0.6, [(1.0, 0.25), (1.0, 0.25)])
     as_said, more = (1.0, 0.2), (1.0, 0.5)
-    found = question(cells(as_said, as_said, as_said))
+    found = question(cells(*[as_said] * 6))
     assert (found.verdict, found.ours) == (HOLDS, "100 % / 20 %, 100 % / 20 %")
-    assert question(cells(more, more, more)).verdict == FAILS
-    assert question(cells(as_said, more, as_said)).verdict == UNDECIDED
+    assert question(cells(*[more] * 6)).verdict == FAILS
+    assert question(cells(more, *[as_said] * 5)).verdict == UNDECIDED
     assert question(cells(as_said)).verdict == UNDECIDED
     with pytest.raises(MissingError, match="2 of 3 counts"):
         freeloaders.detected(0.6, [(1.0, 0.0)] * 3)(cells(as_said))

@@ -2,9 +2,23 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fedjax_drag.experiment.intervals import estimate
-from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED, Interval, Votes, across, combined, of_turns
+from reproduction.judging.margins import (
+    FAILS,
+    HOLDS,
+    LEVEL,
+    UNDECIDED,
+    Interval,
+    Votes,
+    across,
+    chance,
+    combined,
+    holm,
+    of_turns,
+    predicted,
+)
 
 
 def test_an_interval_is_students_t():
@@ -67,16 +81,107 @@ def test_turns_have_the_interval_of_their_median():
 
 
 @pytest.mark.parametrize(
-    ("yes", "count", "verdict"), [(3, 3, HOLDS), (0, 3, FAILS), (2, 3, UNDECIDED), (2, 2, UNDECIDED)]
+    ("yes", "count", "verdict"),
+    [
+        (5, 5, UNDECIDED),
+        (6, 6, HOLDS),
+        (0, 6, FAILS),
+        (7, 8, UNDECIDED),
+        (8, 9, HOLDS),
+        (20, 30, UNDECIDED),
+        (21, 30, HOLDS),
+    ],
 )
-def test_votes_decide_if_they_are_unanimous(yes, count, verdict):
+def test_votes_decide_by_the_interval_of_their_share(yes, count, verdict):
+    """Of Clopper and Pearson: 6 of 6 is 0.541 to 1, 8 of 9 is 0.518 to 0.997, 20 of 30 is 0.472 to 0.827."""
     assert Votes(yes, count).verdict == verdict
+    assert Votes(count - yes, count).verdict == {HOLDS: FAILS, FAILS: HOLDS}.get(verdict, verdict)
+
+
+def test_a_claim_about_all_runs_is_contradicted_by_one():
+    of_all = [Votes(yes, count, of_all=True).verdict for yes, count in ((3, 3), (2, 3), (0, 3), (2, 2))]
+    assert of_all == [HOLDS, FAILS, FAILS, UNDECIDED]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "unit", "bounds", "verdict"),
+    [
+        (-0.3, 0.8, "points", {"at_least": 0.0}, LEVEL),
+        (-0.3, 1.1, "points", {"at_least": 0.0}, UNDECIDED),
+        (0.1, 0.8, "points", {"at_least": 0.0}, HOLDS),
+        (-0.8, -0.1, "points", {"at_least": 0.0}, FAILS),
+        (0.0, 0.0, "points", {"at_least": 0.0, "strict": True}, LEVEL),
+        (1.0, 1.0, "times", {"at_most": 1.0, "strict": True}, LEVEL),
+        (1.0, 1.0, "times", {"at_most": 1.0}, HOLDS),
+        (0.97, 1.04, "times", {"at_most": 1.0}, LEVEL),
+        (0.97, 1.06, "times", {"at_most": 1.0}, UNDECIDED),
+        (-0.3, 0.8, "points", {"at_least": 0.5}, UNDECIDED),
+        (-0.3, 0.8, "points", {"at_least": -0.2, "at_most": 0.2}, UNDECIDED),
+        (-0.3, 0.8, "points an evaluation", {"at_least": 0.0}, UNDECIDED),
+    ],
+)
+def test_sides_between_which_nothing_matters_are_level(low, high, unit, bounds, verdict):
+    """An order alone can be level, by at most a point or 5 %; a size that a paper names cannot."""
+    part = Interval((low + high) / 2, low, high, unit, 3, **bounds)
+    assert part.verdict == verdict
+    assert part._replace(repetitions=2).verdict == UNDECIDED
+
+
+def test_a_single_run_of_a_paper_is_beside_one_more_of_ours():
+    leads = np.array([0.08, 0.11, 0.14])
+    part = predicted(leads, "points", 13.4, at_least=True)
+    half = stats.t.ppf(0.975, 2) * 3 * (1 + 1 / 3) ** 0.5
+    assert (part.low, part.mean, part.high) == pytest.approx((11 - half, 11, 11 + half))
+    assert part.verdict == HOLDS
+    assert part._replace(theirs=27.0).verdict == FAILS
+    assert part._replace(theirs=-9.0).verdict == HOLDS, "a larger lead than the paper's"
+    assert predicted(leads[:2], "points", 13.4, at_least=True).verdict == UNDECIDED
+    ratio = predicted(np.log([0.5, 0.6, 0.7]), "times", 0.43, at_least=False)
+    assert ratio.mean == pytest.approx((0.5 * 0.6 * 0.7) ** (1 / 3))
+    assert (ratio.verdict, ratio._replace(theirs=0.2).verdict, ratio._replace(theirs=0.9).verdict) == (
+        HOLDS,
+        FAILS,
+        HOLDS,
+    )
+    assert ratio._replace(low=0.0).verdict == UNDECIDED, "how few rounds it may be is not known"
+    assert ratio._replace(low=0.0, theirs=0.9).verdict == HOLDS
+
+
+def test_p_is_that_of_a_t_test():
+    values = np.array([0.01, 0.02, 0.05, 0.03])
+    expected = stats.ttest_1samp(100 * values, 1.0).pvalue
+    assert across(values, "points", at_least=1.0).p == pytest.approx(expected)
+    assert across(values, "points", at_least=1.0, at_most=9.0).p == pytest.approx(expected), "the nearest boundary"
+    logs = np.log([0.5, 0.7, 0.6])
+    ratio = across(logs, "times", at_most=1.0)
+    assert ratio.p == pytest.approx(stats.ttest_1samp(logs, 0.0).pvalue)
+    assert ratio._replace(low=0.0).p == pytest.approx(ratio.p), "of the end that is known"
+    assert across(np.array([0.02] * 3), "points", at_least=1.0).p == 0.0
+    assert across(np.array([0.01] * 3), "points", at_least=1.0).p == 1.0
+    assert Votes(6, 6).p == pytest.approx(2 / 64)
+
+
+def test_the_p_of_several_parts():
+    sure, likely = (Interval(2.0, low, 4.0 - low, "points", 5, at_least=0.0) for low in (1.9, 1.0))
+    failing = sure._replace(at_least=3.0)
+    assert chance((sure, likely)) == likely.p
+    assert chance((likely, failing, likely)) == pytest.approx(3 * failing.p)
+    assert chance((sure, likely._replace(at_least=2.0))) == 1.0, "undecided"
+
+
+def test_holms_correction():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.001]) == pytest.approx([0.5, 0.002])
+    assert holm([]) == []
 
 
 def test_one_part_that_does_not_hold_decides():
     assert combined([HOLDS, HOLDS]) == HOLDS
     assert combined([HOLDS, UNDECIDED]) == UNDECIDED
-    assert combined([HOLDS, UNDECIDED, FAILS]) == FAILS
+    assert combined([HOLDS, UNDECIDED, LEVEL, FAILS]) == FAILS
+    assert combined([HOLDS, LEVEL]) == LEVEL
+    assert combined([LEVEL, UNDECIDED]) == UNDECIDED
+    assert combined([]) == UNDECIDED
 
 
 def test_a_row_of_a_record_is_plain():

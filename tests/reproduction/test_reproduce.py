@@ -39,7 +39,7 @@ def tiny(tmp_path, monkeypatch):
     nowhere = SWEEP | {"name": "tiny_absent", "data": {"name": "mnist", "data_dir": str(tmp_path / "nowhere")}}
     (tmp_path / "paper" / "tiny_absent.yaml").write_text(yaml.safe_dump(nowhere))
     monkeypatch.setattr(target, "CONFIGS", tmp_path)
-    question = questions.highest("method", "DRAG", {"partition.beta": 0.1}, within=1.0)
+    question = questions.highest("method", "DRAG", {"partition.beta": 0.1})
     claims = []
     for name in ("tiny_here", "tiny_absent"):
         made = Target(name, "A paper", "Fig. 1", "method", ("partition.beta",), 1, timed=True)

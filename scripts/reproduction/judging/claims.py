@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from reproduction.judging.margins import Part, combined
+from reproduction.judging.margins import Part, chance, combined
 from reproduction.judging.outcome import Outcome
 
 Where = Mapping[str, Any]
@@ -35,6 +35,11 @@ class Answer(NamedTuple):
     def verdict(self) -> str:
         """What follows from the parts."""
         return combined(part.verdict for part in self.parts)
+
+    @property
+    def p(self) -> float:
+        """How likely the verdict is by chance; 1 if nothing is decided."""
+        return chance(self.parts)
 
 
 Question = Callable[[Outcome], Answer]

@@ -3,19 +3,21 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
 from fedjax_drag.simulation.result import ROUNDING
 from reproduction.judging.claims import Answer, Question, Where
-from reproduction.judging.margins import FAILS, FEWEST, HOLDS, UNDECIDED, Interval, Part, Votes
+from reproduction.judging.margins import FAILS, FEWEST, HOLDS, LEVEL, UNDECIDED, Interval, Part, Prediction, Votes
 from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, first
 from reproduction.names import written
 
 Compared = Callable[[Any, np.ndarray, np.ndarray], Interval]
 """How a quantity of the subject ``[seeds]`` compares with that of the other of a name."""
+
+Ratio = TypeVar("Ratio", Interval, Prediction)
 
 GRID = 0.05
 """Steps of the accuracies that replace a paper's target which is not reached."""
@@ -62,9 +64,9 @@ class RunnerUp(NamedTuple):
         """The answer to whether the subject is ahead of all others, which one that is missing may still deny.
 
         Raises:
-          MissingError: the answer is yes, and an other is missing.
+          MissingError: no other is ahead of it, and one is missing.
         """
-        if self.missing and answer.verdict == HOLDS:
+        if self.missing and answer.verdict in (HOLDS, LEVEL):
             raise MissingError(f"{answer.text}; not measured: {', '.join(map(str, self.missing))}")
         return answer
 
@@ -74,7 +76,8 @@ def runner_up(
 ) -> RunnerUp:
     """The other that decides whether ``own`` is ahead of all.
 
-    That is one which is ahead of it, else one of which that is undecided, else any; of several the :func:`strongest`.
+    That is one which is ahead of it, else one of which that is undecided, else one that is level with it, else any; of
+    several the :func:`strongest`.
 
     Args:
       own: the subject.
@@ -91,7 +94,7 @@ def runner_up(
 
     def against(name: Any) -> int:
         enough = parts[name].repetitions >= FEWEST
-        return (HOLDS, UNDECIDED, FAILS).index(parts[name].verdict) if enough else 0
+        return (HOLDS, LEVEL, UNDECIDED, FAILS).index(parts[name].verdict) if enough else 0
 
     decisive = max(found, key=lambda name: (against(name), _lead(*found[name])))
     which = "best of" if decisive == _foremost(found) else "of"
@@ -179,7 +182,7 @@ def rounds_to(accuracy: float, parts: Sequence[Outcome]) -> list[np.ndarray]:
     return measured(parts, first_round(accuracy, *parts))
 
 
-def bounded(part: Interval, accuracy: float, own: Outcome, other: Outcome) -> Interval:
+def bounded(part: Ratio, accuracy: float, own: Outcome, other: Outcome) -> Ratio:
     """The ratio of the rounds of ``own`` to those of ``other``, without an end that is not known.
 
     A run that never reaches the accuracy needs more rounds than it counts with: the ratio may be larger than measured
@@ -200,7 +203,9 @@ def spoken_well_of(*subjects: Where) -> Callable[[Question], Question]:
             for subject in subjects:
                 diverged = list(outcome.at(subject).by_seed(_diverged).values())
                 if all(diverged):
-                    return Answer((Votes(0, len(diverged)),), divergences(outcome, subject).removeprefix("; "))
+                    return Answer(
+                        (Votes(0, len(diverged), of_all=True),), divergences(outcome, subject).removeprefix("; ")
+                    )
             answer = question(outcome)
             return answer._replace(ours=answer.ours + divergences(outcome, *subjects))
 

@@ -13,8 +13,9 @@ from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
 from fedjax_drag.simulation.result import first_reached
 
-TAIL = 5
-"""Evaluations at the end of a run whose mean is its final accuracy: under attack a single one varies by points."""
+TAIL = 0.1
+"""Share of the rounds, at the end of a run, whose evaluations have its final accuracy as their mean: under attack a
+single one varies by points."""
 
 NOT_MEASURED = "not measured"
 """The verdict on a claim whose cells were not run to the end."""
@@ -106,8 +107,9 @@ class Outcome:
         return longest, np.stack(stacked)
 
     def level(self, name: str = ACCURACY) -> float:
-        """Mean over the last :data:`TAIL` evaluations and over the seeds; values that are not finite count as 0."""
-        return float(np.nan_to_num(self.curves(name)[1].mean(0)[-TAIL:]).mean())
+        """Mean over the evaluations :func:`at_the_end` and over the seeds; values that are not finite count as 0."""
+        rounds, curves = self.curves(name)
+        return float(np.nan_to_num(curves.mean(0)[at_the_end(rounds)]).mean())
 
 
 def for_judging(
@@ -121,9 +123,14 @@ def for_judging(
     return Outcome(tuple(_to_the_end(cell, rounds) for cell in cells), times or {}, wanted or {})
 
 
+def at_the_end(rounds: np.ndarray) -> np.ndarray:
+    """Which evaluations are in the last :data:`TAIL` of the rounds, the last one at least; bool like ``rounds``."""
+    return rounds > (1 - TAIL) * rounds[-1]
+
+
 def level(cell: Cell) -> float:
-    """Mean accuracy over the last :data:`TAIL` evaluations."""
-    return float(cell.history[ACCURACY][-TAIL:].mean())
+    """Mean accuracy over the evaluations :func:`at_the_end`."""
+    return float(cell.history[ACCURACY][at_the_end(cell.history["round"])].mean())
 
 
 def best(cell: Cell) -> float:
@@ -132,9 +139,8 @@ def best(cell: Cell) -> float:
 
 
 def best_before(cell: Cell) -> float:
-    """Maximum of the accuracy before the last :data:`TAIL` evaluations, or of all if there are no others."""
-    accuracy = cell.history[ACCURACY]
-    return float((accuracy[:-TAIL] if len(accuracy) > TAIL else accuracy).max())
+    """Maximum of the accuracy before the evaluations :func:`at_the_end`, of which there must be others."""
+    return float(cell.history[ACCURACY][~at_the_end(cell.history["round"])].max())
 
 
 def over_the_run(cell: Cell) -> float:

@@ -28,25 +28,43 @@ from reproduction.judging.comparison import (
     spoken_well_of,
     strongest,
 )
-from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED, Interval, Votes, across, of_turns
+from reproduction.judging.margins import (
+    EQUIVALENT,
+    FAILS,
+    HOLDS,
+    LEVEL,
+    UNDECIDED,
+    Interval,
+    Part,
+    Votes,
+    across,
+    of_turns,
+    predicted,
+)
 from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, best_before, level, over_the_run, swing
 from reproduction.names import percent, written
+
+FEWEST_EVALUATIONS = 10
+"""From which a curve shows whether a run converges."""
 
 MAX_SHOWN = 4
 """Number of answers that :func:`every` lists; if there are more, it lists those that do not agree with the paper."""
 
 
 def faster(subject: Where, other: Where, accuracy: float, at_most: float = 1.0) -> Question:
-    """Whether ``subject`` reaches an accuracy in at most ``at_most`` times the rounds of ``other``."""
+    """Whether ``subject`` reaches an accuracy in fewer rounds than ``other``.
+
+    ``at_most`` is the ratio that the paper has of one run: whether such a ratio, or a smaller one, can be one of ours.
+    """
 
     @spoken_well_of(subject)
     def question(outcome: Outcome) -> Answer:
         pair = outcome.at(subject), outcome.at(other)
         target = reachable(accuracy, pair)
         own, theirs = rounds_to(target, pair)
-        part = bounded(across(np.log(own / theirs), "times", at_most=at_most), target, *pair)
+        parts = _ratio(np.log(own / theirs), at_most, target, pair)
         rounds = f"{own.mean():.0f} against {theirs.mean():.0f} rounds to {percent(target, 0)}"
-        return Answer((part,), f"{part.mean:.2f} ({rounds}){divergences(outcome, other)}")
+        return Answer(parts, f"{parts[0].mean:.2f} ({rounds}){divergences(outcome, other)}")
 
     return question
 
@@ -77,12 +95,12 @@ def first_to(axis: str, label: Any, accuracy: float, where: Where, beside: Seque
     return question
 
 
-def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = (), within: float = 0.0) -> Question:
-    """Whether one value of an axis ends above all others minus ``within``; those in ``beside`` are not compared.
+def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = ()) -> Question:
+    """Whether one value of an axis ends above all others; those in ``beside`` are not compared.
 
     It is compared with each of them.
     """
-    return _above_all(axis, label, where, beside, level, within)
+    return _above_all(axis, label, where, beside, level)
 
 
 def fastest(axis: str, label: Any, where: Where, beside: Sequence[Any] = ()) -> Question:
@@ -90,20 +108,33 @@ def fastest(axis: str, label: Any, where: Where, beside: Sequence[Any] = ()) -> 
 
     Those in ``beside`` are not compared.
     """
-    return _over_the_whole_run(_above_all(axis, label, where, beside, over_the_run, 0.0))
+    return _over_the_whole_run(_above_all(axis, label, where, beside, over_the_run))
 
 
-def ahead(subject: Where, other: Where, by: float = 0.0, at_most: float = math.inf) -> Question:
-    """Whether ``subject`` ends above ``other`` by at least ``by`` and by no more than ``at_most``."""
+def ahead(
+    subject: Where, other: Where, by: float = 0.0, at_most: float = math.inf, lead: float | None = None
+) -> Question:
+    """Whether ``subject`` ends above ``other`` by at least ``by`` and by no more than ``at_most``.
+
+    ``lead`` is what the paper has of one run: whether such a lead, or a larger one, can be one of ours.
+    """
 
     @spoken_well_of(subject)
     def question(outcome: Outcome) -> Answer:
         own, theirs = measured([outcome.at(subject), outcome.at(other)], level)
-        gap = across(own - theirs, "points", at_least=100 * by, at_most=100 * at_most)
+        parts: list[Part] = [across(own - theirs, "points", at_least=100 * by, at_most=100 * at_most)]
+        if lead is not None:
+            parts.append(predicted(own - theirs, "points", 100 * lead, at_least=True))
         ours = f"{percent(own.mean())} against {percent(theirs.mean())}"
-        return Answer((gap,), ours + divergences(outcome, other))
+        return Answer(tuple(parts), ours + divergences(outcome, other))
 
     return question
+
+
+def level_with(subject: Where, other: Where) -> Question:
+    """Whether ``subject`` ends as ``other`` does, within :data:`~reproduction.judging.margins.EQUIVALENT`."""
+    within = EQUIVALENT["points"] / 100
+    return ahead(subject, other, by=-within, at_most=within)
 
 
 def wider(more: tuple[Where, Where], less: tuple[Where, Where]) -> Question:
@@ -123,21 +154,22 @@ def wider(more: tuple[Where, Where], less: tuple[Where, Where]) -> Question:
     return question
 
 
-def rising(axis: str, labels: Sequence[Any], where: Where, within: float = 0.0) -> Question:
-    """Whether the final accuracy rises along these values of an axis, except for falls of at most ``within``."""
-    return _along(axis, labels, where, level, within)
+def rising(axis: str, labels: Sequence[Any], where: Where) -> Question:
+    """Whether the final accuracy rises along these values of an axis."""
+    return _along(axis, labels, where, level)
 
 
 def sooner(axis: str, labels: Sequence[Any], where: Where) -> Question:
     """Whether learning becomes faster along these values of an axis, by the mean accuracy over the run."""
-    return _over_the_whole_run(_along(axis, labels, where, over_the_run, 0.0))
+    return _over_the_whole_run(_along(axis, labels, where, over_the_run))
 
 
 def converges(subject: Where, guessing: float, wanted: bool = True) -> Question:
     """Whether ``subject`` converges on every seed, or on none if ``wanted`` is False.
 
     It converges if the mean of the last evaluations is at least 90 % of the best accuracy before them, and at least
-    twice the accuracy of guessing. So a run whose accuracy still rises converges.
+    twice the accuracy of guessing. So a run whose accuracy still rises converges. A run of fewer than
+    :data:`FEWEST_EVALUATIONS` evaluations does not show it.
     """
 
     def steady(cell: Cell) -> bool:
@@ -145,6 +177,8 @@ def converges(subject: Where, guessing: float, wanted: bool = True) -> Question:
 
     def question(outcome: Outcome) -> Answer:
         own = outcome.at(subject)
+        if (number := max(len(cell.history["round"]) for cell in own.complete())) < FEWEST_EVALUATIONS:
+            raise MissingError(f"{number} evaluations do not show whether a run converges")
         seeds = list(own.by_seed(steady).values())
         ends, tops = (float(np.mean(list(own.by_seed(quantity).values()))) for quantity in (level, best_before))
         ours = f"ends at {percent(ends)}, best before {percent(tops)}{divergences(outcome, subject)}"
@@ -159,14 +193,14 @@ def steadier(subject: Where, other: Where) -> Question:
     @spoken_well_of(subject)
     def question(outcome: Outcome) -> Answer:
         own, theirs = measured([outcome.at(subject), outcome.at(other)], swing)
-        part = across(own - theirs, "points", at_most=0.0)
-        return Answer((part,), f"{100 * own.mean():.1f} against {100 * theirs.mean():.1f} points an evaluation")
+        part = across(own - theirs, "points an evaluation", at_most=0.0)
+        return Answer((part,), f"{100 * own.mean():.1f} against {100 * theirs.mean():.1f}")
 
     return question
 
 
 def quicker(label: str, other: str, accuracy: float, at_most: float) -> Question:
-    """Whether a method reaches an accuracy in at most ``at_most`` times the client time of another method.
+    """Whether a method reaches an accuracy in less client time than another method; ``at_most`` as of :func:`faster`.
 
     The interval is that of the rounds over the seeds; the ratio of the times of a round is the median over the turns.
     """
@@ -177,8 +211,8 @@ def quicker(label: str, other: str, accuracy: float, at_most: float) -> Question
         target = reachable(accuracy, pair)
         own, theirs = rounds_to(target, pair)
         a_round = np.median(outcome.time_ratios(label, other))
-        part = bounded(across(np.log(own / theirs * a_round), "times", at_most=at_most), target, *pair)
-        return Answer((part,), f"{part.mean:.2f} of its time to {percent(target, 0)}")
+        parts = _ratio(np.log(own / theirs * a_round), at_most, target, pair)
+        return Answer(parts, f"{parts[0].mean:.2f} of its time to {percent(target, 0)}")
 
     return question
 
@@ -206,7 +240,7 @@ def every(*questions: Question) -> Question:
         verdicts = Counter(answer.verdict for answer in answers)
         if missing and not verdicts[FAILS]:
             raise MissingError(f"{missing} of {len(questions)} parts are missing")
-        counts = [f"{word} {verdicts[word]}" for word in (HOLDS, FAILS, UNDECIDED) if verdicts[word]]
+        counts = [f"{word} {verdicts[word]}" for word in (HOLDS, FAILS, LEVEL, UNDECIDED) if verdicts[word]]
         counts += [f"not measured {missing}"] if missing else []
         texts = [answer.text for answer in answers if len(answers) <= MAX_SHOWN or answer.verdict != HOLDS]
         shown = [*texts[:MAX_SHOWN], *(["..."] if len(texts) > MAX_SHOWN else [])]
@@ -216,11 +250,19 @@ def every(*questions: Question) -> Question:
     return question
 
 
+def _ratio(logs: np.ndarray, at_most: float, target: float, pair: tuple[Outcome, Outcome]) -> tuple[Part, ...]:
+    """Whether ratios, given their logarithms, are below 1, and whether one of ours may be a paper's ``at_most``."""
+    below = bounded(across(logs, "times", at_most=1.0), target, *pair)
+    if at_most == 1.0:
+        return (below,)
+    return below, bounded(predicted(logs, "times", at_most, at_least=False), target, *pair)
+
+
 def _above_all(
-    axis: str, label: Any, where: Where, beside: Sequence[Any], quantity: Callable[[Cell], float], within: float
+    axis: str, label: Any, where: Where, beside: Sequence[Any], quantity: Callable[[Cell], float]
 ) -> Question:
     def higher(name: Any, own: np.ndarray, theirs: np.ndarray) -> Interval:
-        return across(own - theirs, "points", at_least=-100 * within, strict=True)
+        return across(own - theirs, "points", at_least=0.0, strict=True)
 
     @spoken_well_of({**where, axis: label})
     def question(outcome: Outcome) -> Answer:
@@ -233,14 +275,12 @@ def _above_all(
     return question
 
 
-def _along(
-    axis: str, labels: Sequence[Any], where: Where, quantity: Callable[[Cell], float], within: float
-) -> Question:
+def _along(axis: str, labels: Sequence[Any], where: Where, quantity: Callable[[Cell], float]) -> Question:
     @spoken_well_of(*({**where, axis: label} for label in labels[1:]))
     def question(outcome: Outcome) -> Answer:
         values = measured([outcome.at({**where, axis: label}) for label in labels], quantity)
         gains = [b - a for a, b in itertools.pairwise(values)]
-        steps = [across(gain, "points", at_least=-100 * within, strict=within == 0) for gain in gains]
+        steps = [across(gain, "points", at_least=0.0, strict=True) for gain in gains]
         shares = zip(labels, values, strict=True)
         ours = ", ".join(f"{written(axis, label)} {percent(own.mean())}" for label, own in shares)
         return Answer(tuple(steps), ours + divergences(outcome, {**where, axis: labels[0]}))

@@ -70,7 +70,7 @@ def _lead(table: str, entry: Entry) -> Claim:
     """How far ClusterGuardFL is above the method that the paper has next to it."""
     where = {"data": entry.data, "attack": entry.attack}
     lead = round(entry.accuracy - entry.other_accuracy, 2)
-    question = ahead(method(entry.best, **where), method(entry.other, **where), by=lead / 100)
+    question = ahead(method(entry.best, **where), method(entry.other, **where), lead=lead / 100)
     text = f"{entry.best} is that far above {entry.other}, {DATA[entry.data]}, {ATTACKS[entry.attack]}"
     return Claim(CLUSTERGUARD, table, text, f"{lead:+.2f} points", TARGETS[table], question)
 

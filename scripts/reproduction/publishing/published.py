@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_drag.files import write_text
-from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED
+from reproduction.judging.margins import FAILS, FEWEST, HOLDS, LEVEL, UNDECIDED
 from reproduction.judging.outcome import NOT_MEASURED, TAIL
 from reproduction.publishing.verdicts import CANNOT, Verdict
 from reproduction.storing import stored
@@ -21,15 +21,20 @@ EARLIER = "earlier.json"
 
 Row = dict[str, Any]
 
-_ORDER = (HOLDS, FAILS, UNDECIDED, NOT_MEASURED, CANNOT)
+_ORDER = (HOLDS, FAILS, LEVEL, UNDECIDED, NOT_MEASURED, CANNOT)
+PAPERS = "With the paper's data, network and rounds"
+SCALED = "With other data, another network or fewer rounds"
 _EARLIER_WORDS = {"yes": HOLDS, "no": FAILS}
 _HEAD = """| | claim | the paper | ours, with 95 % intervals | seeds | scale and setting | verdict |
 | --- | --- | --- | --- | --- | --- | --- |"""
 _HOW = (
     "Each comparison is made seed by seed; a claim holds, or does not, if the whole 95 % interval of the difference "
-    "(Student's t over the seeds) is on that side of what the paper says, and is undecided otherwise or with fewer "
-    f"than three seeds. The accuracy at the end of a run is the mean of its last {TAIL} evaluations. `python "
-    f"scripts/reproduce.py --judge FOLDER` makes this page from `FOLDER/{stored.FOLDER}`."
+    "(Student's t over the seeds) is on that side of what the paper says; two sides are level if the interval has "
+    "nothing but small differences; all else, and what has fewer than three seeds, is undecided "
+    "([how claims are judged](judging.md)). The accuracy at the end of a run is the mean over the last "
+    f"{100 * TAIL:.0f} % of its rounds. Behind the verdict: what Holm's correction for all claims of the figure leaves "
+    "of it, where that differs. `python scripts/reproduce.py --judge FOLDER` makes this page from "
+    f"`FOLDER/{stored.FOLDER}`."
 )
 
 
@@ -81,14 +86,18 @@ def _row(verdict: Verdict, earlier: dict[tuple[str, ...], Row]) -> Row:
     then = earlier.get((claim.paper, claim.place, claim.text))
     if verdict.verdict == NOT_MEASURED and verdict.target == claim.target and then and then["holds"] != NOT_MEASURED:
         said = f"{_EARLIER_WORDS.get(then['holds'], then['holds'])}{then['ours'] and ', '}{then['ours']}"
-        ours = f"an earlier version, without an interval: {said}"
+        ours = "; ".join(filter(None, [ours, f"an earlier version, without an interval: {said}"]))
     return {
         **{key: getattr(claim, key) for key in ("paper", "place", "text", "theirs")},
         **{key: getattr(verdict, key) for key in ("target", "setting", "scale")},
         "overrides": list(verdict.overrides),
+        "instead": verdict.instead,
+        "papers": verdict.is_papers,
         "repeated": verdict.repeated,
         "seeds": verdict.seeds,
         "verdict": verdict.verdict,
+        "corrected": verdict.corrected or verdict.verdict,
+        "p": round(verdict.p, 6),
         "ours": ours,
         "intervals": [part.as_row() for part in verdict.parts],
     }
@@ -105,18 +114,30 @@ def _earlier(folder: Path) -> dict[tuple[str, ...], Row]:
 
 
 def _counts(rows: Sequence[Row], before: Counter[str]) -> str:
-    """How many claims have each verdict, in each setting, and had in an earlier version."""
-    settings = dict.fromkeys(row["setting"] for row in rows if row["setting"])
-    default = next(iter(settings), "")
-    own = [row for row in rows if row["setting"] in ("", default)]
-    lines = [f"{len(own)} claims: {_listed(Counter(row['verdict'] for row in own), _ORDER)}."]
-    for setting in [name for name in settings if name != default]:
-        others = Counter(row["verdict"] for row in rows if row["setting"] == setting)
-        lines.append(f"Of them in the setting {setting!r}: {_listed(others, _ORDER)}.")
+    """How many claims have each verdict, and had in an earlier version.
+
+    A claim counts by its result with the paper's data, network and rounds if there is one, else by that in the default
+    setting. Its other results count by their setting.
+    """
+    by_claim: dict[tuple[str, ...], Row] = {}
+    for row in sorted(rows, key=lambda row: not row["papers"]):
+        by_claim.setdefault((row["paper"], row["place"], row["text"]), row)
+    chosen = {id(row) for row in by_claim.values()}
+    groups: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (id(row) not in chosen, not row["papers"])):
+        name = f"Besides, in the setting {row['setting']!r}"
+        if id(row) in chosen:
+            name = PAPERS if row["papers"] else SCALED if row["setting"] else "The others"
+        groups.setdefault(name, []).append(row)
+    lines = [f"{len(by_claim)} claims.", ""]
+    for name, found in groups.items():
+        counts, after = (Counter(row[key] for row in found) for key in ("verdict", "corrected"))
+        corrected = "" if after == counts else f"; after Holm's correction {_listed(after, _ORDER)}"
+        lines.append(f"- {name}, {len(found)}: {_listed(counts, _ORDER)}{corrected}.")
     if before:
         words = ("yes", "no", "diverged", NOT_MEASURED, CANNOT)
-        lines.append(f"An earlier version, by means over the seeds, most often one: {_listed(before, words)}.")
-    return " ".join(lines)
+        lines.append(f"- An earlier version, by means over the seeds, most often one: {_listed(before, words)}.")
+    return "\n".join(lines)
 
 
 def _listed(counts: Counter[str], words: Iterable[str]) -> str:
@@ -124,9 +145,11 @@ def _listed(counts: Counter[str], words: Iterable[str]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    changes = f": {', '.join(row['overrides'])}" if row["overrides"] else ""
+    others = [*([row["instead"]] if row["instead"] else []), *row["overrides"]]
+    changes = f": {', '.join(others)}" if others else ""
     setting = f"{row['setting']}, {row['scale']}{changes}" if row["scale"] else row["setting"]
-    few = f" ({row['repeated']})" if row["verdict"] == UNDECIDED and 0 < row["seeds"] < 3 else ""
+    few = f" ({row['repeated']})" if row["verdict"] == UNDECIDED and 0 < row["seeds"] < FEWEST else ""
+    few += f" ({row['corrected']})" if row["corrected"] != row["verdict"] else ""
     seeds = row["repeated"].removesuffix(" seeds").removesuffix(" seed")
     return [row["place"], row["text"], row["theirs"], row["ours"], seeds, setting, row["verdict"] + few]
 

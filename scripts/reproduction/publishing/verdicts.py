@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reproduction.judging.claims import Claim
-from reproduction.judging.margins import Part
+from reproduction.judging.margins import ALPHA, FAILS, HOLDS, UNDECIDED, Part, holm
 from reproduction.judging.outcome import NOT_MEASURED, MissingError
 from reproduction.papers import br_drag, clusterguard, drag, taco
 from reproduction.storing import settings, stored
 from reproduction.storing.stored import Stored
 from reproduction.targets.all_targets import TARGETS
-from reproduction.targets.target import Target
+from reproduction.targets.target import Scale, Target
 
 CLAIMS: tuple[Claim, ...] = (*drag.CLAIMS, *br_drag.CLAIMS, *clusterguard.CLAIMS, *taco.CLAIMS)
 
@@ -31,6 +31,9 @@ class Verdict(NamedTuple):
       target: name of the target; empty if none can be run.
       scale: of the stored results.
       overrides: how they differ from the full scale.
+      instead: what stands in the place of the paper's data or network.
+      p: how likely the verdict is by chance; 1 if nothing is decided.
+      corrected: the verdict after Holm's correction for the claims of the same figure or table in this setting.
     """
 
     claim: Claim
@@ -41,6 +44,14 @@ class Verdict(NamedTuple):
     target: str = ""
     scale: str = ""
     overrides: tuple[str, ...] = ()
+    instead: str = ""
+    p: float = 1.0
+    corrected: str = ""
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether it was measured with the paper's data, network and rounds, as far as the paper tells them."""
+        return self.scale == Scale.FULL and not self.instead
 
     @property
     def seeds(self) -> int:
@@ -73,7 +84,7 @@ def judge(
     """
     if claim.question is None or target is None:
         return Verdict(claim, CANNOT, claim.reason)
-    blank = Verdict(claim, NOT_MEASURED, "", setting=target.setting, target=target.name)
+    blank = Verdict(claim, NOT_MEASURED, "", setting=target.setting, target=target.name, instead=target.instead)
     if results is None:
         return blank
     try:
@@ -84,6 +95,7 @@ def judge(
         verdict=answer.verdict,
         ours=answer.text,
         parts=answer.parts,
+        p=answer.p,
     )
 
 
@@ -106,7 +118,25 @@ def verdicts(folder: Path) -> list[Verdict]:
         if one.verdict not in (NOT_MEASURED, CANNOT):
             scale, overrides = scales[one.target]
             judged[index] = one._replace(scale=scale, overrides=tuple(overrides))
-    return judged
+    return _corrected(judged)
+
+
+def _corrected(judged: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts with what Holm's correction leaves of them.
+
+    Claims of one figure or table, all its panels together, are one family; what is undecided counts in it.
+    """
+    families: dict[tuple[str, ...], list[int]] = {}
+    for index, one in enumerate(judged):
+        if one.parts:
+            figure = one.claim.place.split("(")[0]
+            families.setdefault((one.claim.paper, figure, one.target), []).append(index)
+    found = [one._replace(corrected=one.verdict) for one in judged]
+    for family in families.values():
+        for index, p in zip(family, holm([judged[index].p for index in family]), strict=True):
+            if judged[index].verdict in (HOLDS, FAILS) and p > ALPHA:
+                found[index] = found[index]._replace(corrected=UNDECIDED)
+    return found
 
 
 def targets_of(claim: Claim) -> list[Target]:

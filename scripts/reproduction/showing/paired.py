@@ -6,13 +6,16 @@ import numpy as np
 
 from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from reproduction.judging.outcome import TAIL, MissingError, Outcome
+from reproduction.judging.outcome import MissingError, Outcome
 from reproduction.names import written
 from reproduction.targets.target import Target
 
+TAIL = 5
+"""Evaluations over which metrics are averaged."""
+
 
 def levels(outcome: Outcome, name: str) -> np.ndarray:
-    """Mean of a metric over the last :data:`~reproduction.judging.outcome.TAIL` evaluations, of each seed in order.
+    """Mean of a metric over the last :data:`~reproduction.showing.paired.TAIL` evaluations, of each seed in order.
 
     Raises:
       MissingError: a cell has not run to the end or lacks the metric.
@@ -83,7 +86,7 @@ def _seeds(outcome: Outcome, name: str) -> list[Cell]:
 
 
 def _running(cell: Cell, name: str) -> np.ndarray:
-    """Means over :data:`~reproduction.judging.outcome.TAIL` evaluations."""
+    """Means over :data:`~reproduction.showing.paired.TAIL` evaluations."""
     return np.convolve(cell.history[name], np.full(TAIL, 1 / TAIL), mode="valid")
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from fedjax_drag.experiment.build.experiment import read
 from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.simulation.result import TEST, VALIDATION
-from reproduction.judging.outcome import DIVERGED, TAIL, MissingError, Outcome
+from reproduction.judging.outcome import DIVERGED, MissingError, Outcome
 from reproduction.names import percent, written
+from reproduction.showing.paired import TAIL
 from reproduction.targets.target import Target
 
 

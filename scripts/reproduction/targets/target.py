@@ -51,6 +51,7 @@ class Target:
       setting_of: name of the target by whose claims this one is judged too, as another setting of the same experiment:
         axes and labels must be the same.
       setting: what the record calls the setting.
+      instead: of the paper's data or network, what stands in their place at every scale; empty if nothing does.
       paired: metrics of which the methods' paired differences over the seeds are shown, against the first method.
       tuned: axis from whose values validation data choose one for each method.
     """
@@ -69,6 +70,7 @@ class Target:
     folder: str = "paper"
     setting_of: str = ""
     setting: str = "default"
+    instead: str = ""
     paired: tuple[str, ...] = ()
     tuned: str = ""
 
