@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag import tree
+from fedjax_drag import checks, tree
 from fedjax_drag.kernels.distances import distances, pairs
 from fedjax_drag.ops.rules import ByzantineAggregator, Moved
 from fedjax_drag.ops.screening import MetricsOnly
@@ -26,14 +26,18 @@ def krum_scores(deltas: Deltas, valid: Bool[Array, " clients"], num_byzantine: i
 
 
 def _scores(
-    apart: Float[Array, "clients clients"], valid: Bool[Array, " clients"], num_byzantine: int
+    apart: Float[Array, "clients clients"], valid: Bool[Array, " clients"], num_byzantine: int, power: int = 2
 ) -> Float[Array, " clients"]:
-    """:func:`krum_scores` from the distances to others."""
+    """:func:`krum_scores` from the distances to others, each to a power of which the root is taken in the end."""
     nearest = jnp.sort(apart, axis=1)
     neighbours = jnp.clip(valid.sum() - num_byzantine - 2, 1, jnp.maximum(valid.sum() - 1, 0))
     counted = jnp.where(jnp.arange(len(valid)) < neighbours, nearest, 0.0)
     # A client alone has no neighbour and score 0: it ranks before those that are absent.
-    return jnp.where(valid, tree.norms(counted), jnp.inf)
+    if power == 2:
+        return jnp.where(valid, tree.norms(counted), jnp.inf)
+    longest = counted.max(1)
+    total = jnp.sum((counted * tree.inverse(longest)[:, None]) ** power, 1)
+    return jnp.where(valid, longest * total ** (1 / power), jnp.inf)
 
 
 def distances_to_others(deltas: Deltas, valid: Bool[Array, " clients"]) -> Float[Array, "clients clients"]:
@@ -54,6 +58,8 @@ class krum(ByzantineAggregator):
     Args:
       num_byzantine: f, how many of the cohort may be malicious, >= 0; needs S - f - 2 >= 1, and the guarantee holds for
         S > 2 f + 2. Default: what the simulation tells by the extra of this name.
+      distance_power: of the distances that are summed: 2 (default, as in the paper) or more. With 4 it is Krum as the
+        authors of bucketing have it in their code, where squared distances are squared again.
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``score`` (see :func:`krum_scores`), ``weight`` (1 for the
@@ -61,7 +67,7 @@ class krum(ByzantineAggregator):
       choice itself has no gradient; through the chosen delta it is 1. Of clients that tie, the first.
 
     Raises:
-      ValueError: if ``num_byzantine`` is not a count.
+      ValueError: if an argument is not such a count.
 
     Breakdown point:
       f / S with S > 2 f + 2
@@ -74,13 +80,18 @@ class krum(ByzantineAggregator):
       runs over n - f - 2 others as printed there; some libraries take n - f - 1.
     """
 
+    distance_power: int = 2
     reports = ("score",)
+
+    def check(self) -> None:
+        super().check()
+        checks.count("distance_power", self.distance_power, 2)
 
     def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
         del state
         f = self.assumed(extras, size := len(valid), size - 3, "S - 3", ENOUGH)
         apart, cosine = pairs(deltas)
-        score = _scores(_to_others(apart, valid), valid, f)
+        score = _scores(_to_others(apart, valid), valid, f, self.distance_power)
         weight = valid * jax.nn.one_hot(jnp.argmin(score), len(valid))
         chosen = tree.weighted_sum(weight, deltas)
         metrics = {"weight": weight, "cosine": cosine[jnp.argmin(score)] * valid.any(), "score": score}

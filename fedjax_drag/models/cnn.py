@@ -19,6 +19,8 @@ class _Variant(NamedTuple):
     dense: int
     padding: str = "SAME"
     first_pooled: int = 0
+    last_relu: bool = True
+    drops_channels: bool = False
 
 
 _VARIANTS = {
@@ -26,6 +28,7 @@ _VARIANTS = {
     "cifar10": _Variant(5, (32, 64), 512),
     "cifar100": _Variant(3, (32, 64, 64), 512),
     "pooled_once": _Variant(3, (32, 64), 128, "VALID", first_pooled=1),
+    "bucketing": _Variant(3, (32, 64), 128, "VALID", first_pooled=1, last_relu=False, drops_channels=True),
     "mnist": _Variant(5, (20, 50), 500, "VALID"),
     "small": _Variant(3, (8, 16), 32),
 }
@@ -41,6 +44,8 @@ class CNN(nn.Module):
       dense: width of the hidden dense layer.
       padding: of every convolution, ``"SAME"`` or ``"VALID"``.
       first_pooled: number of convolutions before the first that is pooled; all later ones are pooled too.
+      last_relu: whether the last convolution has a ReLU.
+      drops_channels: whether dropout after the convolutions takes whole channels of an image.
       dropout: rates after the convolutions and after the hidden dense layer.
       initialisation: one of :data:`~fedjax_drag.models.initialisation.INITS`.
     """
@@ -51,6 +56,8 @@ class CNN(nn.Module):
     dense: int
     padding: str = "SAME"
     first_pooled: int = 0
+    last_relu: bool = True
+    drops_channels: bool = False
     dropout: tuple[float, float] = (0.0, 0.0)
     initialisation: str = "flax"
 
@@ -65,8 +72,10 @@ class CNN(nn.Module):
         for index, features in enumerate(self.channels):
             start = layer(self.initialisation, self.kernel_size**2 * x.shape[-1])
             pool = index >= self.first_pooled
-            x = Conv(features, self.kernel_size, self.padding, pool, relu=True, **start)(x)
-        x = nn.Dropout(self.dropout[0], deterministic=not train)(x)
+            relu = self.last_relu or index + 1 < len(self.channels)
+            x = Conv(features, self.kernel_size, self.padding, pool, relu=relu, **start)(x)
+        shared = (1, 2) if self.drops_channels else ()
+        x = nn.Dropout(self.dropout[0], broadcast_dims=shared, deterministic=not train)(x)
         x = x.reshape(x.shape[0], -1)
         x = nn.relu(nn.Dense(self.dense, **layer(self.initialisation, x.shape[-1]))(x))
         x = nn.Dropout(self.dropout[1], deterministic=not train)(x)
@@ -89,6 +98,7 @@ def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0
     | ``cifar10`` | 5x5: 32, 64 | 512 | 2,156,490 for 32x32x3 and 10 classes |
     | ``cifar100`` | 3x3: 32, 64, 64 | 512 | 632,420 for 32x32x3 and 100 classes |
     | ``pooled_once`` | 3x3: 32, 64, not padded, only the second pooled | 128 | 1,626,442 for 32x32x3 and 10 classes |
+    | ``bucketing`` | as ``pooled_once``, the second without ReLU | 128 | 1,199,882 for 28x28x1 and 10 classes |
     | ``mnist`` | 5x5: 20, 50, not padded | 500 | 431,080 for 28x28x1 and 10 classes |
     | ``small`` | 3x3: 8, 16 | 32 | 3,658 for 8x8x1 and 10 classes |
 
@@ -97,13 +107,14 @@ def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0
       variant: a row of the table.
       dropout: rates in [0, 1) after the convolutions and after the hidden dense layer. ``pooled_once`` with
         ``(0.25, 0.5)`` is the CIFAR-10 network of the benchmarks of pfl-research, ``mnist`` without dropout the
-        ``cnn_mnist`` of ByzFL.
+        ``cnn_mnist`` of ByzFL, ``bucketing`` with ``(0.25, 0.5)``, which drops whole channels, the network of
+        Karimireddy, He and Jaggi (Byzantine-robust learning on heterogeneous datasets via bucketing, 2022).
       init: how its parameters begin: ``"flax"``, ``"torch"`` or ``"normal"``
         (:mod:`~fedjax_drag.models.initialisation`).
 
     Returns:
       A Flax module: images ``[B, H, W, C]`` to logits ``[B, num_classes]``. Height and width must be at
-      least 4, for ``pooled_once`` 6, for ``cifar100`` 8, for ``mnist`` 16.
+      least 4, for ``pooled_once`` and ``bucketing`` 6, for ``cifar100`` 8, for ``mnist`` 16.
 
     Raises:
       ValueError: if an argument is not allowed.

@@ -144,6 +144,20 @@ def test_an_outlier_does_not_matter(name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scale", [1.0, 1e-15, 1e15])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_krum_may_sum_the_fourth_powers_of_distances(seed, scale):
+    G = draw(seed)
+    apart = np.linalg.norm(G[:, None] - G, axis=-1).astype(np.float64)
+    nearest = np.sort(apart + np.diag(np.full(COHORT, np.inf)))[:, : COHORT - 2 - 2]
+    score = (nearest**4).sum(1) ** 0.25
+    rule = krum(2, distance_power=4)
+    zero = as_tree(jnp.zeros(SIZE))
+    moved, state = jax.jit(rule.apply)(zero, as_tree(G * np.float32(scale)), rule.init(zero), valid=ALL)
+    np.testing.assert_allclose(state.metrics["score"] / scale, score, rtol=1e-5)
+    np.testing.assert_array_equal(np.concatenate([moved["a"], moved["b"]]), G[score.argmin()] * np.float32(scale))
+
+
 @pytest.mark.parametrize("inner", ["drag", "krum"])
 def test_buckets_of_one_are_the_rule_itself(inner):
     for seed in SEEDS:
@@ -200,6 +214,7 @@ def test_wrappers_need_what_the_wrapped_rule_needs():
     ("build", "name"),
     [
         (lambda: multi_krum(-1), "num_byzantine=-1"),
+        (lambda: krum(1, distance_power=1), "distance_power=1"),
         (lambda: multi_krum(1, num_selected=0), "num_selected=0"),
         (lambda: bulyan(0.5), "num_byzantine=0.5"),
         (lambda: nnm(fedavg(), -2), "num_byzantine=-2"),

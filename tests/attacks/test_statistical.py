@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -265,6 +266,21 @@ def test_mimic_chooses_the_longer_delta_of_the_pair_that_differs_most():
     for malicious, copied in ((mask(0, 0), 5), (np.arange(COHORT) == 5, 3)):
         malicious = malicious | (np.arange(COHORT) == 8)
         np.testing.assert_array_equal(forger("mimic")(G, malicious)[8], G[copied])
+
+
+def test_mimic_may_copy_one_client_for_the_whole_run():
+    """Numbered among the benign ones by their ids, in whatever order the cohort has them."""
+    G = messages(0)
+    ids = np.random.default_rng(1).permutation(50)[:COHORT]
+    malicious = np.isin(ids, np.sort(ids)[[1, 4]])
+    benign = np.sort(ids[~malicious])
+    for target, valid in ((0, None), (3, None), (3, ids != benign[3]), (COHORT - 2, None)):
+        sent = mimic(target=target).forge(None, message(G), malicious, client_ids=jnp.asarray(ids), valid=valid).delta
+        there = target < len(benign) and (valid is None or valid.all())
+        expected = np.where(malicious[:, None] & there, G[ids == benign[min(target, len(benign) - 1)]], G)
+        chex.assert_trees_all_equal(sent, message(expected).delta)
+    with pytest.raises(ValueError, match="target=-1"):
+        mimic(target=-1)
 
 
 def noise(sigma, additive, uplink, ids, key=0):

@@ -332,6 +332,20 @@ def test_gamma_similarity_among_the_benign_clients_is_the_split_without_the_othe
     assert len({tuple(row) for row in clients(most)}) == 1
 
 
+def test_malicious_clients_may_have_examples_of_their_own_from_all():
+    fed, malicious = labelled(np.arange(1000) % 10), choose_malicious(14, 4, 3)
+    benign, own = (partition.gamma_similarity(fed, 14, 0.0, 4, 3, data) for data in ("benign", "iid"))
+    assert (own.rows[~malicious] == benign.rows[~malicious]).all()
+    assert (own.counts == benign.counts).all()
+    drawn = clients(own)
+    for row in (drawn[client] for client in np.flatnonzero(malicious)):
+        assert len(set(row)) == 100
+        assert len(set(fed.labels[row])) == 10, "an i.i.d. hundred misses a label with a chance of 3e-4"
+    assert len({tuple(row) for row in drawn}) == 14
+    with pytest.raises(ValueError, match="byzantine_data='all'"):
+        partition.gamma_similarity(fed, 14, 0.0, 4, byzantine_data="all")
+
+
 @pytest.mark.parametrize(("gamma", "dealt"), [(0.0, 0), (0.29, 29), (0.57, 57), (0.575, 57), (1.0, 100)])
 def test_gamma_similarity_deals_the_floor_of_its_share(gamma, dealt):
     """Also where the product in floating point is just below. The labels reverse the order of the deal."""

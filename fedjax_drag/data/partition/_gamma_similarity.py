@@ -11,7 +11,12 @@ from fedjax_drag.data.partition._assign import check, with_clients
 
 
 def gamma_similarity(
-    fed: FederatedDataset, num_clients: int, gamma: float, num_byzantine: int = 0, seed: int = 0
+    fed: FederatedDataset,
+    num_clients: int,
+    gamma: float,
+    num_byzantine: int = 0,
+    seed: int = 0,
+    byzantine_data: str = "benign",
 ) -> FederatedDataset:
     """Deals a share ``gamma`` of the examples evenly; the rest is sorted by label and cut into one block per client.
 
@@ -25,9 +30,10 @@ def gamma_similarity(
       num_clients: M, at most the number of training examples.
       gamma: share of the examples that is alike on all clients, in [0, 1].
       num_byzantine: so many clients have no examples of their own, fewer than M: those that are malicious in a run with
-        the same seed and as many malicious clients. Each of them gets the examples of a benign client too, with which
-        an honest one in its place could work. With the default 0 all clients have a part.
+        the same seed and as many malicious clients. With the default 0 all clients have a part.
       seed: >= 0.
+      byzantine_data: what these have: ``"benign"`` (default), the examples of a benign client too, with which an honest
+        one in its place could work; or ``"iid"``, as many that are drawn from all.
 
     Returns:
       The data set with clients, whose sizes differ by at most one.
@@ -39,11 +45,14 @@ def gamma_similarity(
       Karimireddy et al., SCAFFOLD: Stochastic controlled averaging for federated learning, ICML 2020, Section 7, where
       the share is ``s`` percent; after Hsu et al., 2019. In ByzFL (González et al., 2025) it is the distribution
       ``gamma_similarity_niid``, with the malicious clients beside those among whom it divides the examples, as with
-      ``num_byzantine``. Deviation from ByzFL: the share is drawn at random, there it is the beginning of the file.
+      ``num_byzantine``. Deviation: the share is drawn at random, there it is the beginning of the file. With
+      ``byzantine_data="iid"`` and ``gamma=0`` it is the split of Karimireddy, He and Jaggi, Byzantine-robust learning
+      on heterogeneous datasets via bucketing, 2022.
     """
     check(fed, num_clients, seed)
     checks.in_range("gamma", gamma, 0.0, 1.0)
     checks.count("num_byzantine", num_byzantine, 0, num_clients - 1)
+    checks.one_of("byzantine_data", byzantine_data, ("benign", "iid"))
     available, owners = len(fed.train.y), num_clients - num_byzantine
     rng = np.random.default_rng(seed)
     place = rng.permutation(available)  # of each example in a random order
@@ -59,4 +68,7 @@ def gamma_similarity(
     # The clients of the split as the benign ones among all; a malicious one has the row of a benign one.
     malicious = choose_malicious(num_clients, num_byzantine, seed)
     row = np.where(malicious, np.cumsum(malicious) - 1, np.cumsum(~malicious) - 1) % owners
-    return replace(split, rows=split.rows[row], counts=split.counts[row])
+    rows = split.rows[row]
+    if byzantine_data == "iid":
+        rows[malicious] = [rng.choice(available, rows.shape[1], replace=False) for _ in range(num_byzantine)]
+    return replace(split, rows=rows, counts=split.counts[row])

@@ -85,7 +85,7 @@ def test_table_of_rules():
     assert head == "| Rule | Arguments | Paper | Breakdown point | Cost |"
     (krum,) = [row for row in rows if row.startswith("| `krum` |")]
     paper = "Blanchard et al., Machine learning with adversaries: Byzantine tolerant gradient descent, 2017"
-    assert krum.startswith(f"| `krum` | `num_byzantine=auto` | {paper} |")
+    assert krum.startswith(f"| `krum` | `num_byzantine=auto, distance_power=2` | {paper} |")
     with pytest.raises(ValueError, match="kind='rules': must be one of"):
         catalog.table("rules")
 
@@ -263,7 +263,7 @@ def test_what_the_experiment_knows_reaches_rules_inside_rules(wrap):
 def test_a_reducer_is_not_told_about_malicious_clients():
     """It works on examples: their number must be given."""
     config = load({"root_client": {"name": "robust_sgd", "reducer": "krum"}, "byzantine_fraction": 0.3})
-    assert resolve(config).root_client.arguments == {"reducer": Component("krum", {"num_byzantine": None})}
+    assert resolve(config).root_client.arguments == {"reducer": Component("krum", {"num_byzantine": None, "distance_power": 2})}
     with pytest.raises(ValueError, match=r"^root_client\.reducer: num_byzantine=None: must be the number of examples"):
         build.part(resolve(config), "root_client")
     config = load(config, ["root_client.reducer.num_byzantine=2"])

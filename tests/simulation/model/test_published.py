@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from flax import nnx
+from flax import linen, nnx
 from nets import NNX, apply, init
 
 import fedjax_drag as fd
@@ -43,6 +43,26 @@ def test_every_form_of_model_trains_under_every_kind_of_rule(model, method):
     result = fd.simulate(rule, model=make(), data=federation(shape), step_size=0.05, **length, **options)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((result.params, result.state.model)))
     assert np.isfinite(result.history["test_loss"]).all()
+
+
+def test_the_network_of_bucketing_is_linear_before_its_pooling_and_drops_channels():
+    """Beside ``pooled_once``, which has a ReLU there: where all inputs of the pooling are negative they differ."""
+    x = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32)
+    linear, rectified = (fd.models.cnn(10, name, dropout=(0.5, 0.0)) for name in ("bucketing", "pooled_once"))
+    params = rectified.init(jax.random.key(0), x)
+    params["params"]["Conv_1"]["bias"] -= 100.0  # below any activation
+    hidden = lambda model, **train: model.apply(
+        params,
+        x,
+        capture_intermediates=lambda module, _: isinstance(module, linen.Dropout),
+        mutable=["intermediates"],
+        **train,
+    )[1]["intermediates"]["Dropout_0"]["__call__"][0]
+    assert (hidden(rectified) == 0).all()
+    assert (hidden(linear) < -50).all()
+    dropped = hidden(linear, train=True, rngs={"dropout": jax.random.key(1)}) == 0
+    assert (dropped == dropped[:, :1, :1]).all()
+    assert 0.2 < dropped.mean() < 0.8
 
 
 def test_the_network_of_pfl_research_has_its_parameters():
