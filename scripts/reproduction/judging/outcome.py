@@ -11,7 +11,7 @@ from pyarrow import parquet
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
-from fedjax_drag.simulation.result import first_reached
+from fedjax_drag.simulation import criterion
 
 TAIL = 5
 """Evaluations at the end of a run whose mean is its final accuracy: under attack a single one varies by points."""
@@ -144,7 +144,7 @@ def over_the_run(cell: Cell) -> float:
 
 def first(cell: Cell, accuracy: float) -> float:
     """First round at which the accuracy is reached; infinite if it never is."""
-    place = first_reached(cell.history[ACCURACY], accuracy)
+    place = criterion.ACCURACY.first_reached(cell.history[ACCURACY], accuracy)
     return float("inf") if place is None else float(cell.history["round"][place])
 
 
