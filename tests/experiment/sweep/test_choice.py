@@ -111,7 +111,7 @@ def test_cells_with_a_split_run_as_one_program_as_they_do_alone(tmp_path):
         finals.setdefault(cell.values["step_size"], []).append(cell.history["validation_accuracy"][-1])
     means = {step_size: np.mean(values) for step_size, values in finals.items()}
     assert found.best.values == {"step_size": max(means, key=means.get)}
-    assert found.worst_case == pytest.approx({str(step_size): mean for step_size, mean in means.items()})
+    assert found.worst_case == pytest.approx({f"{step_size:g}": mean for step_size, mean in means.items()})
     with (tmp_path / "out" / "table.csv").open() as lines:
         heads = next(csv.reader(lines))
     assert heads[6:9] == ["test_loss", "validation_accuracy", "validation_loss"]
