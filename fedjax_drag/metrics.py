@@ -23,6 +23,7 @@ from fedjax_drag.types import Metric
 from fedjax_drag.types._metric import Sums
 
 Average = Literal["macro", "micro"]
+_MOST_BINS_OF_CLIENTS = 64
 __all__ = [
     "accuracy",
     "auc",
@@ -44,6 +45,7 @@ class accuracy(Metric):
       padding: targets that do not count.
     """
 
+    is_share = True
     padding: int | None = None
 
     def update(self, outputs: Shaped[Array, "batch ..."], targets: Shaped[Array, "batch ..."]) -> Sums:
@@ -69,6 +71,7 @@ class top_k_accuracy(Metric):
       ValueError: if ``k`` is not positive.
     """
 
+    is_share = True
     k: int = 5
     padding: int | None = None
 
@@ -152,7 +155,9 @@ class auc(Metric):
     them. A class or label that all examples have, or none, makes it NaN.
 
     Args:
-      bins: how many, at least 2; the sums are ``[2, C, bins]``, too many to be kept for each client.
+      bins: how many, at least 2. Clients are evaluated by it with at most 64 of them: each example adds ``2 C bins``
+        numbers, all of which are kept until they are added up by client. A client without an example of a class, or of
+        all others, has no value.
 
     Raises:
       ValueError: if ``bins`` is less than 2.
@@ -162,8 +167,12 @@ class auc(Metric):
       1982: the area is the share of pairs in the right order.
     """
 
-    of_clients = False
+    is_share = True
     bins: int = 1000
+
+    @property
+    def of_clients(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.bins <= _MOST_BINS_OF_CLIENTS
 
     def check(self) -> None:
         checks.count("bins", self.bins, 2)
@@ -200,6 +209,7 @@ class _OfPredictions(Metric):
       ValueError: if ``average`` is something else.
     """
 
+    is_share = True
     average: Average = "macro"
 
     @property
@@ -267,6 +277,7 @@ class calibration_error(Metric):
     """
 
     higher_is_better = False
+    is_share = True
     bins: int = 15
 
     def check(self) -> None:

@@ -137,6 +137,7 @@ DATA = (
         "must be one that does not",
     ),
     Mistake("metric not in a list", "run(metrics=fd.metrics.f1())", "metrics=f1", "must be a list of metrics"),
+    Mistake("metric that is not measured", "run(metric='f1')", "metric='f1'", "must be one of accuracy, loss"),
     Mistake("loss of other targets", "run(loss=fd.losses.mse())", "loss", "take outputs float32[B, 10]"),
 )
 

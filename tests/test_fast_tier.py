@@ -33,6 +33,7 @@ PLACES = {
     "root_client": ("contracts", "clients", "algorithms"),
     "local_optimizer": ("simulation",),
     "loss": ("simulation", "metrics"),
+    "metrics": ("simulation", "metrics"),
     "augmentation": ("simulation",),
     "attack": ("attacks",),
     "compression": ("compression",),

@@ -28,6 +28,7 @@ LAYERS = {
     "fedjax_drag.simulation.devices": 4,
     "fedjax_drag.simulation.model": 4,
     "fedjax_drag.simulation.program": 5,
+    "fedjax_drag.simulation.criterion": 5,
     "fedjax_drag.simulation.result": 7,
     "fedjax_drag.simulation.options": 6,
     "fedjax_drag.simulation.option_groups": 6,

@@ -147,9 +147,9 @@ def _yaml(value: Any) -> str:
 
 def _allowed(key: str) -> str:
     if key in COMPONENTS:
-        kind = KIND_OF[key].listed
+        kind, which = KIND_OF[key].listed, "a list of" if KIND_OF[key].several else "one of"
         target = ELSEWHERE.get(kind, f"#{kind.replace('_', '-')}")
-        return f"one of the [{kind.replace('_', ' ')}]({target}){', or null' if key in OPTIONAL else ''}"
+        return f"{which} the [{kind.replace('_', ' ')}]({target}){', or null' if key in OPTIONAL else ''}"
     phrases = list(dict.fromkeys(filter(None, (_refusal(key, value) for value in WRONG))))
     if not phrases:  # a text of any kind
         phrases = ["a string"]

@@ -22,6 +22,7 @@ KINDS = (
     "local_optimizers",
     "schedules",
     "losses",
+    "metrics",
     "augmentations",
 )
 """Those of the catalog, which imports JAX."""

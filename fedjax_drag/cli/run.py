@@ -145,7 +145,7 @@ def _execute(planned: "CheckedExperiment", quiet: bool) -> None:
 
 
 def _marked(label: str, result: "Result") -> str:
-    """The label of a run in the table, with what makes its accuracy meaningless."""
+    """The label of a run in the table, with what makes its figures meaningless."""
     from fedjax_drag.simulation.result import rejected_since
 
     if result.diverged_at is not None:
@@ -159,12 +159,14 @@ def _conclude(folder: Path, labels: Sequence[str], quiet: bool) -> None:
     from fedjax_drag.experiment.figures import plotting
     from fedjax_drag.experiment.run import results
     from fedjax_drag.experiment.run.summary import table
+    from fedjax_drag.simulation.criterion import ACCURACY, common
 
     runs = results.read(folder)
-    figure = plotting.plot([folder], folder / results.FIGURE)
+    by = common(run for run in runs if run.history)
+    figure = plotting.plot([folder], folder / results.FIGURES[by.name != ACCURACY.name])
     if quiet:
         return
     rows = {label: (run.history, results.read_summary(run.folder)) for label, run in zip(labels, runs, strict=True)}
     ended = [f"{label}: {figures['ended_early']}" for label, (_, figures) in rows.items() if "ended_early" in figures]
-    typer.echo("\n".join(["", table(rows), *([""] if ended else []), *ended]))
+    typer.echo("\n".join(["", table(rows, by), *([""] if ended else []), *ended]))
     typer.echo(f"\nresults in {folder}, curve in {figure}")

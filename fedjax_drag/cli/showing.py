@@ -17,8 +17,8 @@ def plot(
         Path, typer.Option("--output", "-o", metavar="FILE", help="Image: .png, .pdf or .svg.", show_default=False)
     ],
     metric: Annotated[
-        str, typer.Option(metavar="COLUMN", help="What is drawn: one number for each evaluation.")
-    ] = "test_accuracy",
+        str | None, typer.Option(metavar="COLUMN", help="What is drawn; default the runs' metric on the test set.")
+    ] = None,
     against: Annotated[
         str,
         typer.Option(metavar="COLUMN", help="The horizontal axis: round, bytes_up, local_steps, epsilon, ..."),
@@ -57,7 +57,7 @@ def report(
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(metavar="ACC", help="Accuracy in [0, 1] of which the table says when it was reached."),
+        typer.Option(metavar="ACC", help="Accuracy, or other metric, of which the table says when it was reached."),
     ] = None,
     skew: Annotated[
         bool, typer.Option(help="Load and split the data again, to show how they are spread over the clients.")

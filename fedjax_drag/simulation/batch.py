@@ -28,6 +28,7 @@ from fedjax_drag.simulation.cells import (
     shapes_of,
     share_of,
 )
+from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.devices import memory
 from fedjax_drag.simulation.devices.placement import Devices, everywhere, outlined, platform_of
 from fedjax_drag.simulation.driver import Reason, Schedule, Track, drive
@@ -82,6 +83,7 @@ class BatchSimulation:
       given: from which all cells start, on the device; None to draw it for each.
       outlines: what is known of each cell's run from shapes.
       spent: privacy spent after some rounds, of each cell.
+      criteria: by what rounds are chosen, of each cell.
     """
 
     first: Settings
@@ -92,6 +94,7 @@ class BatchSimulation:
     given: Start | None
     outlines: tuple[Outline, ...]
     spent: Sequence[Spent]
+    criteria: Sequence[Criterion]
 
     @property
     def batching(self) -> ClientBatching:
@@ -188,7 +191,7 @@ class BatchSimulation:
 
         started = time.perf_counter()
         reports = self.whole.runs[0].model.metrics, first.reports_clients, first.stop_on_divergence
-        tracks = [Track(self.outlines[place].cost, self.spent[place], *reports) for place in which]
+        tracks = [Track(self.outlines[at].cost, self.spent[at], *reports, self.criteria[at]) for at in which]
         stopped: dict[int, RunState] = {place: _of(place, states) for place in over}
 
         def record(states: RunState, before: int, done: int, measured: Any) -> bool:
@@ -254,7 +257,8 @@ def prepare_batch(
     given = initial_params.given(first.initial_params, outlines[0].shapes, first.model)
     given = jax.device_put(given, everywhere(mesh))
     spent = [spent_by(cell) for cell in settings]
-    batch = BatchSimulation(first, whole, examples, over, width, given, outlines, spent)
+    criteria = [cell.criterion for cell in settings]
+    batch = BatchSimulation(first, whole, examples, over, width, given, outlines, spent, criteria)
     _ = batch.lowered  # what cannot be traced is refused here
     return batch
 

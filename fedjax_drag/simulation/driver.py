@@ -14,19 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import stopping
+from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 from fedjax_drag.simulation.model.model import joined
 from fedjax_drag.simulation.planning.outline import ClientCost
 from fedjax_drag.simulation.planning.setup import Spent
 from fedjax_drag.simulation.program.evaluation import UNDEFINED, by_client_and_class
 from fedjax_drag.simulation.program.programs import Totals
 from fedjax_drag.simulation.result import (
-    ROUNDING,
-    TEST,
-    VALIDATION,
     Result,
-    choice_metric,
     history_row,
-    is_loss,
     stack_history,
     with_client_seconds,
 )
@@ -68,25 +64,25 @@ class Reason(str):
     """Why a run ends, in one line; a callback that returns it ends the run, as one that returns True does."""
 
 
-def reason(history: Mapping[str, Any], asked: Any) -> Reason | None:
-    """Why a run with this history ends, by accuracies alone; None if it goes on.
+def reason(history: Mapping[str, Any], asked: Any, criterion: Criterion = ACCURACY) -> Reason | None:
+    """Why a run with this history ends, by its criterion alone; None if it goes on.
 
     Args:
-      history: ``round`` and accuracies of all evaluations so far.
+      history: ``round`` and metrics of all evaluations so far.
       asked: what has the fields of :class:`~fedjax_drag.simulation.option_groups.EarlyStopping`.
+      criterion: of the run.
     """
     if not history or (asked.patience is None and asked.stop_when is None):
         return None
-    metric, rounds = choice_metric(history), [int(done) for done in history["round"]]
-    values = np.asarray(history[metric], np.float32)  # a file has other bits than memory
-    merits = np.nan_to_num(-values if is_loss(metric) else values, nan=-np.inf, neginf=-np.inf)
-    best = int(np.argmax(merits))
-    if isinstance(asked.stop_when, float | int) and merits[-1] >= asked.stop_when - ROUNDING:
-        return Reason(f"{metric} has reached stop_when={asked.stop_when:g} after round {rounds[-1]}")
-    if asked.patience is not None and len(merits) - 1 - best >= asked.patience:
+    by, rounds = criterion.among(history), [int(done) for done in history["round"]]
+    values = np.asarray(history[by.column], np.float32)  # a file has other bits than memory
+    best = int(np.argmax(by.merits(values)))
+    if isinstance(asked.stop_when, float | int) and by.first_reached(values[-1:], asked.stop_when) == 0:
+        return Reason(f"{by.column} has reached stop_when={asked.stop_when:g} after round {rounds[-1]}")
+    if asked.patience is not None and len(values) - 1 - best >= asked.patience:
         ended = f"after round {rounds[-1]} with patience={asked.patience}"
-        bettered = "fallen below" if is_loss(metric) else "risen above"
-        return Reason(f"{metric} has not {bettered} {values[best]:.4f} since round {rounds[best]}, {ended}")
+        bettered = "risen above" if by.higher_is_better else "fallen below"
+        return Reason(f"{by.column} has not {bettered} {values[best]:.4f} since round {rounds[best]}, {ended}")
     return None
 
 
@@ -96,19 +92,26 @@ class Stopper:
     Args:
       asked: what has the fields of :class:`~fedjax_drag.simulation.option_groups.EarlyStopping`.
       history: of the evaluations before the first call, where a run goes on.
+      criterion: of the run.
     """
 
-    def __init__(self, asked: Any, history: Mapping[str, Any] = types.MappingProxyType({})):
-        self._asked = asked
-        self._history = {name: list(history[name]) for name in ("round", TEST, VALIDATION) if name in history}
+    def __init__(
+        self,
+        asked: Any,
+        history: Mapping[str, Any] = types.MappingProxyType({}),
+        criterion: Criterion = ACCURACY,
+    ):
+        self._asked, self._criterion = asked, criterion
+        names = ("round", criterion.among(history).column) if history else ()
+        self._history = {name: list(history[name]) for name in names}
 
     def __call__(self, event: Any) -> Reason | None:
         """The reason to end after this evaluation, if there is one."""
-        for name in ("round", choice_metric(event.metrics)):
+        for name in ("round", self._criterion.among(event.metrics).column):
             self._history.setdefault(name, []).append(event.metrics[name])
         if callable(self._asked.stop_when) and _is_true(self._asked.stop_when(event)):
             return Reason(f"stop_when is true after round {event.round}")
-        return reason(self._history, self._asked)
+        return reason(self._history, self._asked, self._criterion)
 
 
 def said(answer: Any, done: int) -> Reason | None:
@@ -195,6 +198,7 @@ class Track:
       metrics: of the model.
       reports_clients: whether the history keeps the accuracy of each client.
       stop_on_divergence: whether the run ends where its parameters are not finite.
+      criterion: of the run.
     """
 
     def __init__(
@@ -204,9 +208,10 @@ class Track:
         metrics: Sequence[Metric],
         reports_clients: bool,
         stop_on_divergence: bool,
+        criterion: Criterion,
     ) -> None:
         self._cost, self._spent, self._metrics, self._reports_clients = cost, spent, metrics, reports_clients
-        self._stop_on_divergence = stop_on_divergence
+        self._stop_on_divergence, self._criterion = stop_on_divergence, criterion
         self._history: list[dict[str, Any]] = []
         self.diverged_at: int | None = None
         self.ended: Reason | None = None
@@ -237,4 +242,5 @@ class Track:
             seconds_per_step=seconds_per_step,
             diverged_at=self.diverged_at,
             ended_early=self.ended,
+            criterion=self._criterion,
         )

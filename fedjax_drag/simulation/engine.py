@@ -96,6 +96,7 @@ def trace(asked: Settings) -> Simulation:
         time_clients=asked.time_clients,
         stop_on_divergence=asked.stop_on_divergence,
         spent=spent,
+        criterion=asked.criterion,
     )
     _ = simulation.lowered  # what cannot be traced is refused here
     return simulation
@@ -160,9 +161,9 @@ def simulate(
       initial: state to continue from, such as ``result.state``; default a fresh start.
       progress: True for a progress bar in a terminal or a notebook, and elsewhere a line for each evaluation on
         standard error; False for neither; default None: the bar where there can be one, and no lines.
-      patience: evaluations in a row without a higher accuracy after which the run ends; default None: never.
-      stop_when: accuracy at which the run ends, or a function of an :class:`Evaluation` that returns True where it is
-        to end; default None.
+      patience: evaluations in a row without a better one, by ``metric``, after which the run ends; default None: never.
+      stop_when: accuracy, or value of ``metric``, at which the run ends, or a function of an :class:`Evaluation` that
+        returns True where it is to end; default None.
       **settings: the others of :class:`~fedjax_drag.simulation.settings.Arguments`, which says all about each. Those
         without a default must be given, and one of ``local_steps`` and ``local_epochs``.
 
@@ -182,17 +183,17 @@ def simulate(
     check_options(early)
     if initial is not None and settings.get("initial_params") is not None:
         raise ValueError("initial_params: is for a fresh start; must not be given with initial, which has parameters")
-    simulation = trace(_settings_of(algorithm, settings))
-    if isinstance(stop_when, float | int) and not any(one.name == "accuracy" for one in simulation.spec.model.metrics):
-        raise ValueError(f"stop_when={stop_when:g}: is an accuracy; must be a function, or accuracy be among metrics")
+    asked = _settings_of(algorithm, settings)
+    asked.criterion.check_target("stop_when", stop_when)
+    simulation = trace(asked)
     start = 0 if initial is None else int(initial.round)
     if start >= simulation.num_rounds:
         raise ValueError(
             f"num_rounds={simulation.num_rounds}: counts from the start; must be more than the {start} of initial"
         )
     progress = progress if processes.is_first() else False
-    with progress_shown(algorithm.name, simulation.num_rounds, start, progress) as show:
-        return simulation.run([show, *callbacks, Stopper(early)], initial)
+    with progress_shown(algorithm.name, simulation.num_rounds, start, progress, asked.criterion) as show:
+        return simulation.run([show, *callbacks, Stopper(early, criterion=asked.criterion)], initial)
 
 
 def _check_devices(name: str, value: Any) -> None:

@@ -4,6 +4,7 @@ Here are the plain ones, which a configuration takes too (:class:`~fedjax_drag.e
 objects that a run is made of are :class:`~fedjax_drag.simulation.settings.Parts`.
 """
 
+import math
 from functools import partial
 from typing import Any
 
@@ -246,8 +247,8 @@ class Measurement:
 
 
 def check_stop_when(name: str, value: Any) -> None:
-    """Refuses what is neither an accuracy nor a function."""
-    if not callable(value) and not (checks.is_concrete(value) and 0.0 < value <= 1.0):
+    """Refuses what is neither a number nor a function; the metric decides which numbers there are."""
+    if not callable(value) and not (checks.is_concrete(value) and math.isfinite(value)):
         raise ValueError(f"{name}={checks.shown(value)}: must be an accuracy in (0, 1], or for fd.simulate a function")
 
 
@@ -256,10 +257,11 @@ class EarlyStopping:
     """When a run ends before its last round; asked after each evaluation.
 
     Attributes:
-      patience: evaluations in a row, >= 1, of which none has a higher accuracy than the best before, after which the
-        run ends: validation accuracy where the data have a validation split, else test accuracy. Default None: never.
-      stop_when: accuracy in (0, 1], of the same kind, at which the run ends; for ``fd.simulate`` also a function of an
-        :class:`~fedjax_drag.simulation.runner.Evaluation` that returns True where the run is to end. Default None.
+      patience: evaluations in a row, >= 1, of which none is better than the best before, after which the run ends: by
+        ``metric``, on the validation examples where the data have any, else on the test examples. Default None: never.
+      stop_when: value of ``metric``, such as an accuracy in (0, 1], at which the run ends; for ``fd.simulate`` also a
+        function of an :class:`~fedjax_drag.simulation.runner.Evaluation` that returns True where the run is to end.
+        Default None.
     """
 
     patience: int | None = option(optional(count), default=None)

@@ -7,13 +7,13 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from tqdm import TqdmWarning
 from tqdm import tqdm as text_bar
 
-from fedjax_drag.simulation.result import choice_metric, is_loss
+from fedjax_drag.simulation.criterion import Criterion
 
 SECONDS_BETWEEN_LINES = 30.0
 """Time between two lines where there is no bar."""
@@ -71,18 +71,15 @@ class Progress:
             else:
                 threading.Thread(target=self._write_lines, name="progress", daemon=True).start()
 
-    def update(self, done: int, metrics: Mapping[str, Any] | None = None, before: bool = False) -> None:
+    def update(self, done: int, said: str | None = None, before: bool = False) -> None:
         """Moves on to ``done`` units.
 
         Args:
           done: units that are done.
-          metrics: of the evaluation after them, for their accuracy.
+          said: of the evaluation after them; None to say what was said before.
           before: whether they were done before, so that they say nothing about the time left.
         """
-        if metrics is not None:
-            name = choice_metric(metrics)
-            value = f"{float(metrics[name]):.4g}" if is_loss(name) else f"{float(metrics[name]):.1%}"
-            self._said = f"{name.removeprefix('test_').replace('_', ' ')} {value}"
+        self._said = self._said if said is None else said
         self._before += done - self._done if before else 0
         self._done = done
         if self._every == 0.0:
@@ -163,7 +160,9 @@ def unless_quiet(
 
 
 @contextlib.contextmanager
-def progress_shown(label: str, num_rounds: int, start: int, progress: bool | None) -> Iterator[Callable[[Any], None]]:
+def progress_shown(
+    label: str, num_rounds: int, start: int, progress: bool | None, criterion: Criterion
+) -> Iterator[Callable[[Any], None]]:
     """A callback that shows the progress of a run until the block ends.
 
     Args:
@@ -172,12 +171,13 @@ def progress_shown(label: str, num_rounds: int, start: int, progress: bool | Non
       start: rounds already done.
       progress: None for a bar where :func:`has_bars`, True for one there and a line for each evaluation elsewhere,
         False for nothing.
+      criterion: what is said of each evaluation.
     """
     shown = Progress(
         label, num_rounds, start, bar=False if progress is False else None, every=0.0 if progress else None
     )
     try:
-        yield lambda event: shown.update(event.round, event.metrics)
+        yield lambda event: shown.update(event.round, criterion.said(event.metrics))
     finally:
         shown.close()
 

@@ -1,41 +1,16 @@
 """What a run returns: the final parameters and the history."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from fedjax_drag import checks, notebook
+from fedjax_drag.simulation.criterion import ACCURACY, TEST, VALIDATION, Criterion
 from fedjax_drag.simulation.planning.outline import ClientCost
 from fedjax_drag.simulation.program.programs import Totals
 from fedjax_drag.types import Params
-
-VALIDATION, TEST = "validation_accuracy", "test_accuracy"
-"""Metrics by which rounds and settings can be chosen."""
-
-ROUNDING = 1e-6
-"""Of accuracies, which are float32: one that is equal to a target, such as 80 %, may be so much below it."""
-
-
-def choice_metric(*histories: Container[str]) -> str:
-    """The metric by which rounds and settings are chosen: validation accuracy where all have it, else test accuracy.
-
-    Where there is no accuracy it is the loss.
-
-    Args:
-      *histories: of the runs that are compared, or the names of their metrics.
-    """
-    in_all = lambda name: bool(histories) and all(name in history for history in histories)
-    return next((name for name in (VALIDATION, TEST, *_LOSSES) if in_all(name)), TEST)
-
-
-_LOSSES = "validation_loss", "test_loss"
-
-
-def is_loss(metric: str) -> bool:
-    """Whether a metric by which rounds are chosen is better where it is lower."""
-    return metric in _LOSSES
 
 
 class Result(NamedTuple):
@@ -72,6 +47,7 @@ class Result(NamedTuple):
         ``stop_on_divergence``, the history ends with the evaluation that follows it.
       ended_early: why and after which round ``patience``, ``stop_when`` or a callback has ended the run; None if they
         have not.
+      criterion: by what rounds are chosen, see ``metric``.
     """
 
     params: Params
@@ -83,14 +59,16 @@ class Result(NamedTuple):
     seconds_per_step: float | None
     diverged_at: int | None = None
     ended_early: str | None = None
+    criterion: Criterion = ACCURACY
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name}: {value}" for name, value in self._figures().items())
         return f"Result({figures})"
 
     def _repr_html_(self) -> str:
-        accuracy = self.history.get("test_accuracy", np.zeros(0))
-        shown = notebook.curve("test accuracy", self.history.get("round", accuracy), accuracy)
+        by = self.criterion.among(self.history)
+        values = self.history.get(by.test, np.zeros(0))
+        shown = notebook.curve(f"test {by.label}", self.history.get("round", values), values)
         return notebook.beside(shown, notebook.table("Result", self._figures()))
 
     def _figures(self) -> dict[str, Any]:
@@ -102,18 +80,19 @@ class Result(NamedTuple):
             figures["every message rejected"] = f"since round {since}"
         if "round" in history:
             figures["rounds"] = int(history["round"][-1])
-        if "test_accuracy" in history:
-            accuracy = history["test_accuracy"]
-            figures["test accuracy"] = f"{accuracy[-1]:.1%}"
-            by = history[choice_metric(history)]
-            if np.isfinite(by).any():
-                best = last_highest(by)
-                chosen = f", chosen by validation accuracy {by[best]:.1%}" if VALIDATION in history else ""
-                figures["best"] = f"{accuracy[best]:.1%} at round {int(history['round'][best])}{chosen}"
-        for name in ("output_accuracy", "client_accuracy_worst_tenth", "attack_success_rate"):
+        by = self.criterion.among(history)
+        if by.test in history:
+            on_test, values = history[by.test], history[by.column]
+            figures[f"test {by.label}"] = by.text(on_test[-1])
+            if np.isfinite(values).any():
+                best = by.last_best(values)
+                chosen = f", chosen by validation {by.label} {by.text(values[best])}" if by.on == VALIDATION else ""
+                figures["best"] = f"{by.text(on_test[best])} at round {int(history['round'][best])}{chosen}"
+        for name in (f"output_{by.name}", f"client_{by.name}_worst_tenth"):
             if name in history:
-                share = history[name][-1]  # NaN where no example counts, as of classes that are not in the test set
-                figures[name.replace("_", " ")] = "-" if np.isnan(share) else f"{share:.1%}"
+                figures[name.replace("_", " ")] = by.text(history[name][-1])
+        if "attack_success_rate" in history:  # NaN where no example counts, as of classes that are not in the test set
+            figures["attack success rate"] = ACCURACY.text(history["attack_success_rate"][-1])
         for name in ("test_loss", "train_loss"):
             if name in history:
                 figures[name.replace("_", " ")] = f"{history[name][-1]:.4g}"
@@ -128,24 +107,26 @@ class Result(NamedTuple):
         """What a linen module's ``apply`` takes: the parameters and the server's statistics, by collection."""
         return {"params": self.params, **self.state.model.statistics}
 
-    def rounds_to(self, accuracy: float, on: Literal["validation", "test"] | None = None) -> int | None:
-        """First evaluated round whose accuracy reaches ``accuracy``, or None.
+    def rounds_to(self, target: float, on: Literal["validation", "test"] | None = None) -> int | None:
+        """First evaluated round whose accuracy reaches ``target``, or None.
+
+        Where the run is judged by another metric (:attr:`criterion`), it is that one, at least or at most ``target``.
 
         Args:
-          accuracy: in [0, 1].
+          target: an accuracy in [0, 1], or a value of the other metric.
           on: which examples; default the validation examples where the data have any, so that settings that are chosen
             by it are not chosen on the test set, else the test examples.
 
         Raises:
-          ValueError: ``on`` is something else, there are no validation examples, or no accuracy was measured.
+          ValueError: ``on`` is something else, or there are no validation examples.
         """
-        return self._first("round", accuracy, on, int)
+        return self._first("round", target, on, int)
 
-    def time_to(self, accuracy: float, on: Literal["validation", "test"] | None = None) -> float | None:
-        """``client_seconds`` at the first evaluated round whose accuracy reaches ``accuracy``, or None.
+    def time_to(self, target: float, on: Literal["validation", "test"] | None = None) -> float | None:
+        """``client_seconds`` at the first evaluated round that reaches ``target``, or None.
 
         Args:
-          accuracy: in [0, 1].
+          target: as for :meth:`rounds_to`.
           on: as for :meth:`rounds_to`.
 
         Raises:
@@ -153,17 +134,16 @@ class Result(NamedTuple):
         """
         if "client_seconds" not in self.history:
             raise ValueError("time_to: the clients of this run were not timed; set time_clients=True")
-        return self._first("client_seconds", accuracy, on, float)
+        return self._first("client_seconds", target, on, float)
 
-    def _first(self, name: str, accuracy: float, on: str | None, kind: Callable[[Any], Any]) -> Any:
+    def _first(self, name: str, target: float, on: str | None, kind: Callable[[Any], Any]) -> Any:
+        by = self.criterion.among(self.history)
         if on is not None:
-            checks.one_of("on", on, ("validation", "test"))
-        metric = choice_metric(self.history) if on is None else f"{on}_accuracy"
-        if on == "validation" and metric not in self.history:
+            checks.one_of("on", on, (VALIDATION, TEST))
+            by = by._replace(on=on)
+        if by.on == VALIDATION and by.column not in self.history:
             raise ValueError(f"on={on!r}: this run has no validation examples; set validation_fraction of its data")
-        if is_loss(metric) or metric not in self.history:
-            raise ValueError(f"{metric}: this run has no accuracy; fd.metrics.accuracy() must be among its metrics")
-        place = first_reached(self.history[metric], accuracy)
+        place = by.first_reached(self.history[by.column], target)
         return None if place is None else kind(self.history[name][place])
 
 
@@ -189,17 +169,6 @@ def rejection(history: Mapping[str, np.ndarray]) -> str:
     """What is to be said of a run whose last messages were all rejected; empty of any other."""
     since = rejected_since(history)
     return "" if since is None else f"every message since round {since} was rejected, as not finite or too long"
-
-
-def first_reached(accuracy: np.ndarray, target: float) -> int | None:
-    """The first place at which an accuracy is at least ``target``, up to its rounding; None if there is none."""
-    reached = np.flatnonzero(np.asarray(accuracy, np.float64) >= target - ROUNDING)
-    return int(reached[0]) if reached.size else None
-
-
-def last_highest(accuracy: np.ndarray) -> int:
-    """The place of the highest accuracy, of equal ones the last, as of checkpoints; what is not finite counts least."""
-    return len(accuracy) - 1 - int(np.argmax(np.where(np.isfinite(accuracy), accuracy, -np.inf)[::-1]))
 
 
 def history_row(

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag import per_client, stopping
+from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.devices import host_state, memory
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
 from fedjax_drag.simulation.devices.placement import everywhere, own_copy, place
@@ -67,6 +68,7 @@ class Simulation:
       time_clients: whether :meth:`run` measures how long a local step takes.
       stop_on_divergence: whether a run whose parameters are not finite ends.
       spent: privacy spent after some rounds.
+      criterion: by what rounds are chosen.
     """
 
     spec: Run
@@ -82,6 +84,7 @@ class Simulation:
     time_clients: bool
     stop_on_divergence: bool
     spent: Spent
+    criterion: Criterion
 
     @property
     def shapes(self) -> RunState:
@@ -148,7 +151,8 @@ class Simulation:
         compile_seconds = time.perf_counter() - started
 
         started = time.perf_counter()
-        track = Track(self.cost, self.spent, self.spec.model.metrics, self.spec.diagnostics, self.stop_on_divergence)
+        reports = self.spec.model.metrics, self.spec.diagnostics, self.stop_on_divergence, self.criterion
+        track = Track(self.cost, self.spent, *reports)
 
         def result(state: RunState) -> Result:
             jax.block_until_ready(state)

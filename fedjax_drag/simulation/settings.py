@@ -24,7 +24,9 @@ from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.data.dataset import DATASET
 from fedjax_drag.kinds import Kind
 from fedjax_drag.losses import LossFunction
+from fedjax_drag.metrics import accuracy
 from fedjax_drag.models.modes import WithModes, module_of
+from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.model.model import Trainable, check_trainable, is_model
 from fedjax_drag.simulation.option_groups import (
     Adversary,
@@ -205,6 +207,8 @@ class Parts:
       metrics: what is measured of the predictions, of :mod:`fedjax_drag.metrics` or your own; the history has
         ``test_<name>`` and, as of accuracies, ``validation_<name>`` and others. Default
         :func:`~fedjax_drag.metrics.accuracy` where the data have labels, else nothing but the loss.
+      metric: the name of the one by which the best round is chosen, ``patience`` ends the run and ``rounds_to`` counts,
+        or ``loss``; default ``accuracy`` where it is measured, else the first metric, else the loss.
       augmentation: of every training batch, ``(key, x [B, ...]) -> x``; after normalisation and before an attack on the
         data, such as :func:`~fedjax_drag.data.augmentation.crop_flip`; default none.
       attack: what malicious clients do; default None.
@@ -238,6 +242,7 @@ class Parts:
     trainable: Trainable | None = option(optional(check_trainable), default=None)
     loss: LossFunction | None = option(optional(check_loss), default=None)
     metrics: Sequence[Metric] | None = option(optional(check_metrics), default=None)
+    metric: str | None = None
     augmentation: Augmentation | None = option(optional(check_augmentation), default=None)
     attack: Attack | None = option(optional(kinds.ATTACK.check), default=None)
     compression: Compressor | None = option(optional(COMPRESSOR.check), default=None)
@@ -297,6 +302,7 @@ class Settings(Arguments):
             raise ValueError(f"algorithm={self.algorithm.name}: num_clients={own}: must be {those}, that of the data")
         if not self.data.has_labels:
             self._check_targets()
+        _ = self.criterion
         check_pass(self.local_steps, self.local_epochs)
         check_deadline(self.local_steps, self.deadline, self.late)
         _ = self.availability_trace
@@ -320,6 +326,16 @@ class Settings(Arguments):
             raise ValueError(f"{targets}: {allowed}; labels are integers [N], .argmax(1) of one-hot ones")
         if self.attack is not None and self.attack.is_targeted:
             raise ValueError(f"attack={self.attack.name}: wants other labels; must be one that does not, for {targets}")
+
+    @property
+    def measured(self) -> tuple[Metric, ...]:
+        """The metrics of the run."""
+        return (accuracy(),) * self.data.has_labels if self.metrics is None else tuple(self.metrics)
+
+    @cached_property
+    def criterion(self) -> Criterion:
+        """By what rounds are chosen."""
+        return Criterion.of(self.measured, self.metric)
 
     @property
     def reports_clients(self) -> bool:

@@ -27,10 +27,13 @@ class Metric(Part):
 
     Attributes:
       higher_is_better: whether the best round is that with the highest value.
-      of_clients: whether it is measured for each client too; not if an example adds many numbers.
+      is_share: whether values are in [0, 1], and shown in percent.
+      of_clients: whether it is measured for each client too; not if an example adds many numbers, which are kept for
+        all of the clients' examples until they are added up.
     """
 
     higher_is_better: ClassVar[bool] = True
+    is_share: ClassVar[bool] = False
     of_clients: ClassVar[bool] = True
 
     def update(self, outputs: Shaped[Array, "batch ..."], targets: Shaped[Array, "batch ..."]) -> Sums:

@@ -141,7 +141,7 @@ def test_comparison_goes_on_and_the_last_good_checkpoint_is_named(tmp_path, monk
         assert "\nbad (not finite since round 3)  " in done.stdout
         good = out / "bad" / "checkpoints" / "2"
         assert line.endswith(f"bad diverged: parameters are not finite after round 3; last good checkpoint: {good}")
-        assert (out / results.FIGURE).exists()
+        assert (out / results.FIGURES[0]).exists()
         assert results.read_summary(out / "bad")["diverged_at"] == 3
         assert results.read_summary(out / "good")["rounds"] == 4
         assert kept(out / "bad")[-1] == "2"

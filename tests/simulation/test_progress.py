@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_drag.simulation import progress
+from fedjax_drag.simulation.criterion import ACCURACY
 from fedjax_drag.simulation.progress import Progress, progress_shown, unless_quiet
 
 
@@ -18,8 +19,8 @@ class Terminal(StringIO):
 def shown(monkeypatch, stream, quiet=None):
     monkeypatch.setattr(sys, "stderr", stream)
     bar = unless_quiet("DRAG", 20, 0, quiet)
-    bar.update(10, {"test_accuracy": np.float32(0.5)})
-    bar.update(20, {"test_accuracy": np.float32(0.75)})
+    bar.update(10, ACCURACY.said({"test_accuracy": np.float32(0.5)}))
+    bar.update(20, ACCURACY.said({"test_accuracy": np.float32(0.75)}))
     bar.close()
     return stream.getvalue()
 
@@ -66,13 +67,13 @@ def test_a_line_tells_what_runs_inside_and_the_time_left_without_what_was_done_b
         sweep.update(4, before=True)
         with Progress("3 cells", 20, every=1e6, share=3) as cells:
             assert sweep.line(130.0) == "grid: cell 4/10; 3 cells: round 0/20"
-            cells.update(10, {"test_accuracy": np.float32(0.5)})
+            cells.update(10, ACCURACY.said({"test_accuracy": np.float32(0.5)}))
             line = "grid: cell 4/10; 3 cells: round 10/20, accuracy 50.0%; about 3 min left"
             assert sweep.line(160.0) == line, "a quarter of six cells in a minute"
         sweep.advance(3)
         assert sweep.line(3700.0) == "grid: cell 7/10; about 60 min left"
         with Progress("one", 20, start=10, every=1e6) as cell:
-            cell.update(15, {"validation_accuracy": 0.25, "test_accuracy": 0.5})
+            cell.update(15, ACCURACY.said({"validation_accuracy": 0.25, "test_accuracy": 0.5}))
             assert sweep.line(3700.0) == (
                 "grid: cell 7/10; one: round 15/20, validation accuracy 25.0%; about 42 min left"
             )
@@ -93,7 +94,7 @@ def test_no_lines_when_quiet_nor_beside_a_bar(monkeypatch):
 )
 def test_a_line_for_each_evaluation_where_there_is_no_terminal_on_request_only(monkeypatch, stream, progress, lines):
     monkeypatch.setattr(sys, "stderr", stream)
-    with progress_shown("DRAG", 20, 0, progress) as show:
+    with progress_shown("DRAG", 20, 0, progress, ACCURACY) as show:
         for number in (10, 20):
             show(SimpleNamespace(round=number, metrics={"test_accuracy": number / 40}))
     assert (
@@ -105,7 +106,7 @@ def test_a_line_for_each_evaluation_where_there_is_no_terminal_on_request_only(m
 def test_a_bar_in_a_terminal_unless_it_is_refused(monkeypatch):
     for wanted, drawn in ((None, True), (True, True), (False, False)):
         monkeypatch.setattr(sys, "stderr", stream := Terminal())
-        with progress_shown("DRAG", 20, 0, wanted) as show:
+        with progress_shown("DRAG", 20, 0, wanted, ACCURACY) as show:
             show(SimpleNamespace(round=20, metrics={"test_accuracy": 0.5}))
         assert ("round 20/20" in stream.getvalue()) is drawn
 

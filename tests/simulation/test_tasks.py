@@ -144,7 +144,8 @@ def test_tokens_weigh_and_not_texts():
         ({"loss": None}, "loss must be given, such as fd.losses.mse()"),
         ({"attack": fd.attacks.label_flip(), "num_byzantine": 1}, "attack=label_flip: wants other labels"),
         ({"loss": fd.losses.cross_entropy()}, "loss: must take outputs float32[B, 1] and targets float32[B]"),
-        ({"stop_when": 0.9}, "stop_when=0.9: is an accuracy; must be a function"),
+        ({"metric": "f1"}, "metric='f1': must be one of r2, loss"),
+        ({"metric": fd.metrics.r2()}, "metric=r2(center=0.0): must be one of r2, loss"),
         ({"metrics": [fd.metrics.perplexity()]}, "metrics: perplexity: must take outputs float32[B, 1]"),
         ({"metrics": [fd.metrics.r2(), fd.metrics.r2(center=1.0)]}, "metrics: two are called 'r2'"),
         ({"metrics": fd.metrics.r2()}, "metrics=r2(center=0.0): must be a list of metrics"),
@@ -157,12 +158,22 @@ def test_what_does_not_fit_the_targets_is_refused(changes, message):
     assert message in str(error.value).splitlines()[0]
 
 
-def test_a_run_ends_early_by_its_loss_where_there_is_no_accuracy():
+def test_a_run_is_judged_by_its_metric_where_there_is_no_accuracy():
     options = {"eval_every": 1, "patience": 2}
-    falling = run(fd.aggregators.fedavg(), "regression", step_size=1e-3, num_rounds=6, **options)
-    assert falling.ended_early is None
-    rising = run(fd.aggregators.fedavg(), "regression", step_size=1.5, **options).history["test_loss"]
-    assert (rising[1:] >= rising[0]).all()
-    assert len(rising) == 3
-    with pytest.raises(ValueError, match="test_loss: this run has no accuracy"):
-        falling.rounds_to(0.5)
+    rising = run(fd.aggregators.fedavg(), "regression", step_size=1e-3, num_rounds=6, **options)
+    assert rising.ended_early is None
+    r2, loss = rising.history["test_r2"], rising.history["test_loss"]
+    assert rising.rounds_to(float(r2[3])) == 4
+    assert f"test r2: {r2[-1]:.4g}, best: {r2[-1]:.4g} at round 6, test loss" in repr(rising)
+    by_loss = rising._replace(criterion=fd.simulation.criterion.LOSS)
+    assert (by_loss.rounds_to(float(loss[2])), by_loss.rounds_to(0.5 * loss.min())) == (3, None)
+    falling = run(fd.aggregators.fedavg(), "regression", step_size=1.5, **options)
+    assert (falling.history["test_r2"][1:] <= falling.history["test_r2"][0]).all()
+    assert falling.ended_early.startswith("test_r2 has not risen above")
+    error = fd.metrics.mean_squared_error()
+    options |= {"metrics": [fd.metrics.r2(), error], "metric": "mean_squared_error", "step_size": 1.5}
+    worse = run(fd.aggregators.fedavg(), "regression", **options)
+    assert len(worse.history["round"]) == len(falling.history["round"]) == 3
+    assert worse.ended_early.startswith("test_mean_squared_error has not fallen below")
+    stopped = run(fd.aggregators.fedavg(), "regression", eval_every=1, metric="loss", stop_when=float(loss[0]))
+    assert stopped.ended_early.startswith("test_loss has reached stop_when=")

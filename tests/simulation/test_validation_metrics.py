@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.result import Result, choice_metric
+from fedjax_drag.simulation.criterion import ACCURACY
+from fedjax_drag.simulation.result import Result
 
 
 @pytest.fixture(scope="module")
@@ -94,5 +95,5 @@ def test_an_accuracy_equal_to_the_target_reaches_it_in_float32_too(count, target
 
 def test_runs_are_compared_by_what_all_have():
     both, test = {"test_accuracy", "validation_accuracy"}, {"test_accuracy"}
-    assert choice_metric(both, both) == "validation_accuracy"
-    assert choice_metric(both, test) == choice_metric() == "test_accuracy"
+    assert ACCURACY.among(both, both).column == "validation_accuracy"
+    assert ACCURACY.among(both, test).column == ACCURACY.among().column == "test_accuracy"

@@ -14,7 +14,6 @@ from fedjax_drag.experiment.report.tables import mean_and_spread
 from fedjax_drag.experiment.sweep import heatmap
 from fedjax_drag.experiment.sweep.outcome_table import Matrix
 from fedjax_drag.files import write_text
-from fedjax_drag.simulation.result import TEST
 
 _GREY, _OWN, _POINT = "#8A8A8A", "#D55E00", "#0072B2"
 _REFERENCE = "root_only"
@@ -48,7 +47,7 @@ def heat_map(standing: Standing, place: int | None = None) -> Figure:
     of_tasks = slice(None) if place is None else [place]
     by_seed = [np.asarray(standing.rows[label].accuracy)[of_tasks].mean(axis=0) for label in labels]
     matrix = Matrix(
-        metric=TEST,
+        criterion=standing.criterion,
         axis="entry",
         rows=tuple(labels),
         columns=tuple(standing.opponents),
@@ -74,7 +73,7 @@ def knowledge(standing: Standing) -> Figure:
         _column(axes, column, members, standing.own)
     if _REFERENCE in scores:
         axes.axhline(100 * scores[_REFERENCE].worst.mean, color=_GREY, linewidth=0.9, linestyle=":")
-    axes.set(xlim=(-0.4, len(kinds) - 0.15), ylim=(-3, 103), ylabel="worst-case test accuracy in %")
+    axes.set(xlim=(-0.4, len(kinds) - 0.15), ylim=(-3, 103), ylabel=f"worst-case test {standing.criterion.label} in %")
     axes.set_xticks(range(len(kinds)), [kind.replace(", ", ",\n") for kind in kinds])
     axes.set_xlabel("what the defence must know")
     axes.tick_params(length=0, labelcolor=INK)

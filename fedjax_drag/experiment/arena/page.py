@@ -68,6 +68,7 @@ def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[s
     ]
     return {
         "title": standing.name,
+        "measure": standing.criterion.label,
         "header": [
             ("protocol", f"version {standing.version}"),
             *([("played", when)] if (when := tables.played(standing)) else []),

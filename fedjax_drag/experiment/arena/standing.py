@@ -1,4 +1,4 @@
-"""The result of an arena: for each entry a row of plain values, with every test accuracy, kept in a JSON file."""
+"""The result of an arena: for each entry a row of plain values, with every test figure, kept in a JSON file."""
 
 import dataclasses
 import math
@@ -17,6 +17,7 @@ from fedjax_drag.experiment.arena.scores import Score, score, worst_by_seed
 from fedjax_drag.experiment.config.own import is_own, texts
 from fedjax_drag.experiment.run import results
 from fedjax_drag.files import read_json
+from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 
 FILE = "arena.json"
 """The file of a standing in an arena's folder."""
@@ -35,7 +36,7 @@ class Row:
       settings: values among which it was tuned.
       needs: what it must know, in words.
       choices: for each task its values, the setting chosen, the attackers' strengths and the validation accuracy.
-      accuracy: on the test examples, by task, opponent and seed.
+      accuracy: on the test examples, or another metric there, by task, opponent and seed.
       failures: messages of runs that failed.
       seconds: that its runs took.
       key: equal for rows whose runs are the same.
@@ -97,6 +98,11 @@ class Standing:
     protocol: dict[str, Any] | None = None
 
     @property
+    def criterion(self) -> Criterion:
+        """What is compared, on the test examples."""
+        return Criterion((self.protocol or {}).get("base", {}).get("metric") or ACCURACY.name)
+
+    @property
     def own(self) -> list[str]:
         """Labels of the entries that are of a user's own parts."""
         return [label for label, row in self.rows.items() if row.is_own]
@@ -154,7 +160,7 @@ class Standing:
         attacks = [["entry", *self.opponents, "worst case"], *cells]
         shades = ((values - values.min()) / (np.ptp(values) or 1.0)) ** 3  # cubed, since good ones are close together
         return notebook.beside(
-            notebook.grid(f"{self.name}: test accuracy in %{by}", self.lines(), self.own),
+            notebook.grid(f"{self.name}: test {self.criterion.label} in %{by}", self.lines(), self.own),
             notebook.grid("Mean over the tasks, by attack", attacks, self.own, shades),
         )
 

@@ -33,12 +33,12 @@ def doubts(standing: Standing) -> str:
 def about(standing: Standing) -> str:
     """What the figures are."""
     return (
-        f"Test accuracy in %, mean over {len(standing.seeds)} seeds with the 95 % interval, over {len(standing.tasks)} "
-        f"tasks: without an attack, with the worst of {len(standing.opponents) - 1} attacks in each task and under each"
-        " seed, and the mean over the attacks. Settings and the attacks' strengths were chosen on validation examples "
-        "with other seeds. The place is that of the worst case. Ranks: those that the seeds leave open, since an entry "
-        "is better than another only where the interval of their paired difference is above zero. Passes: what the "
-        "server's side of the method moves in a round, in multiples of the deltas."
+        f"Test {standing.criterion.label} in %, mean over {len(standing.seeds)} seeds with the 95 % interval, over "
+        f"{len(standing.tasks)} tasks: without an attack, with the worst of {len(standing.opponents) - 1} attacks in "
+        "each task and under each seed, and the mean over the attacks. Settings and the attacks' strengths were chosen "
+        "on validation examples with other seeds. The place is that of the worst case. Ranks: those that the seeds "
+        "leave open, since an entry is better than another only where the interval of their paired difference is above "
+        "zero. Passes: what the server's side of the method moves in a round, in multiples of the deltas."
     )
 
 

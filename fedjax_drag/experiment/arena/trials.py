@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from fedjax_drag.experiment.arena.own_code import codes
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, Opponent
+from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.own import as_text
@@ -22,14 +23,15 @@ from fedjax_drag.experiment.sweep import sweep as sweeping
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from fedjax_drag.simulation.result import TEST, VALIDATION
+from fedjax_drag.metrics import accuracy
+from fedjax_drag.simulation.criterion import TEST, VALIDATION, Criterion
 
 TUNING, FINAL = "tuning", "final"
 """Folders of an entry: a sweep for each opponent in both."""
 
 
 class Choice(NamedTuple):
-    """What is played in a task, by validation accuracy alone.
+    """What is played in a task, by validation figures alone.
 
     Attributes:
       setting: number of the entry's setting with the highest worst case.
@@ -92,13 +94,13 @@ class Trials(NamedTuple):
             points = np.array(grid.points, object).reshape(*_sizes(arena, entry, opponent), -1)
             chosen = [points[c.setting, c.strengths[column], task] for task, c in enumerate(choices)]
             cells = self._run(arena, entry, FINAL, opponent, dataclasses.replace(grid, points=(*np.concat(chosen),)))
-            accuracy.append(np.reshape([_final(cell, TEST) for cell in cells], (len(choices), -1)))
+            accuracy.append(np.reshape([_final(cell, f"{TEST}_{arena.metric}") for cell in cells], (len(choices), -1)))
             failures += _failures(cells)
             doubts += _doubts(opponent, cells)
             for record, choice, (point, *_) in zip(records, choices, chosen, strict=True):
                 record["task"], record["setting"] = (_of(axes, point.values) for axes in (arena.tasks, entry.settings))
                 record["strengths"][opponent.label] = _of(opponent.strengths, point.values)
-                record["validation_accuracy"] = choice.worst_case
+                record[f"{VALIDATION}_{arena.metric}"] = choice.worst_case
         return EntryOutcome(records, np.stack(accuracy, axis=1), list(dict.fromkeys(failures)), doubts)
 
     def tune(self, arena: Arena, entry: Entry) -> tuple[list[Choice], list[str]]:
@@ -124,7 +126,10 @@ class Trials(NamedTuple):
         one = dataclasses.replace(entry, settings={axis: values[:1] for axis, values in entry.settings.items()})
         for opponent in arena.opponents[1:]:
             self.grid(one_task, one, opponent, arena.tuning_seeds[:1])
-        return self.grid(arena, entry, arena.opponents[0], arena.tuning_seeds)
+        grid = self.grid(arena, entry, arena.opponents[0], arena.tuning_seeds)
+        for point in grid.points:
+            _check_metric(point.config)
+        return grid
 
     def config(self, arena: Arena, entry: Entry) -> Config:
         """The configuration of one of its runs, without an attack."""
@@ -191,8 +196,9 @@ def folder_of(arena: Arena, entry: Entry) -> str:
 def mean_over_seeds(
     arena: Arena, entry: Entry, opponent: Opponent, cells: Sequence[Cell]
 ) -> Float[np.ndarray, "settings strengths tasks"]:
-    """Validation accuracies at the end; the sums are exact, so that equal ones in another order are a tie."""
-    finals = np.reshape([_final(cell, VALIDATION) for cell in cells], (*_sizes(arena, entry, opponent), -1))
+    """Validation figures at the end; the sums are exact, so that equal ones in another order are a tie."""
+    finals = [_final(cell, f"{VALIDATION}_{arena.metric}") for cell in cells]
+    finals = np.reshape(finals, (*_sizes(arena, entry, opponent), -1))
     return np.apply_along_axis(math.fsum, -1, finals) / finals.shape[-1]
 
 
@@ -206,6 +212,14 @@ def _final(cell: Cell, metric: str) -> float:
     if metric not in cell.history:
         return 0.0
     return float(np.nan_to_num(np.float32(cell.history[metric][-1])))  # in float32 also where it was read back
+
+
+def _check_metric(config: Config) -> None:
+    """Refuses a metric that is no share, or better where it is lower: a failed run counts as 0."""
+    if config.metric is not None:
+        by = Criterion.of(build.part(config, "metrics") or [accuracy()], config.metric)
+        if not (by.is_share and by.higher_is_better):
+            raise ValueError(f"base.metric={config.metric!r}: must be in [0, 1] and better where it is higher, as f1")
 
 
 def _failures(cells: Sequence[Cell]) -> list[str]:

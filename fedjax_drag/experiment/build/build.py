@@ -7,12 +7,13 @@ configuration leaves them out.
 import dataclasses
 import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedjax_drag.checks import ArgumentError
 from fedjax_drag.data import FederatedDataset
-from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, Component
+from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, Component, each
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import OwnName
 from fedjax_drag.simulation.model.model import is_model
@@ -20,9 +21,7 @@ from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.settings import Settings
 
-_SAME = tuple(
-    key.name for key in dataclasses.fields(Settings) if key.name not in ("algorithm", "data", "num_rounds", "metrics")
-)
+_SAME = tuple(key.name for key in dataclasses.fields(Settings) if key.name not in ("algorithm", "data", "num_rounds"))
 """Options of a run that are keys of a configuration as well, by the same name."""
 
 
@@ -108,15 +107,14 @@ def malicious_in_cohort(config: Config, num_clients: int) -> tuple[int, int]:
 
 
 def part(config: Config, key: str, known: Mapping[str, Any] | None = None) -> Any:
-    """What a resolved configuration has under a key: a component built, None and a number as they are.
+    """What a resolved configuration has under a key: components built, None and other values as they are.
 
     Args:
       config: a single-run configuration.
       key: of a component, or ``"step_size"``.
       known: arguments that the experiment supplies where the configuration leaves them out.
     """
-    value = getattr(config, key)
-    return _call(key, value, known or {}) if isinstance(value, Component) else value
+    return each(getattr(config, key), lambda one: _call(key, one, known or {}))
 
 
 def settings(config: Config, fed: FederatedDataset, batching: ClientBatching | None = None) -> Settings:
@@ -131,9 +129,12 @@ def settings(config: Config, fed: FederatedDataset, batching: ClientBatching | N
       ValueError: a part of the configuration is not valid.
     """
     algorithm = method(config, fed.num_clients)
-    known = {"fed": fed, "num_classes": fed.num_classes, "num_clients": fed.num_clients}
+    num_outputs = fed.num_classes or math.prod(fed.train.y.shape[1:])  # of numbers and of several labels: each has one
+    known = {"fed": fed, "num_classes": num_outputs, "num_clients": fed.num_clients}
     values = {key: part(config, key, known) for key in _SAME} | (batching._asdict() if batching else {})
-    return Settings(algorithm, data=fed, num_rounds=config.rounds, **values)
+    made = Settings(algorithm, data=fed, num_rounds=config.rounds, **values)
+    made.criterion.check_target("stop_when", config.stop_when)
+    return made
 
 
 def traced(trace: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -21,6 +21,7 @@ from fedjax_drag.experiment.config.components import (
     KIND_OF,
     SCHEDULED,
     Component,
+    each,
     fits,
     phrase,
     split,
@@ -53,9 +54,8 @@ def resolve(config: Config, code: Code | None = None, keys: Collection[str] | No
     tables = {key: key for key in COMPONENTS} | SCHEDULED
     given = {key: getattr(config, key) for key in tables if keys is None or key in keys}
     resolved = {
-        key: _resolve(tables[key], key, part, KIND_OF[tables[key]].supplied, code)
+        key: each(part, lambda one, key=key: _resolve(tables[key], key, one, KIND_OF[tables[key]].supplied, code))
         for key, part in given.items()
-        if isinstance(part, Component)
     }
     return dataclasses.replace(config, **resolved)
 

@@ -19,7 +19,7 @@ from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.config.own import short
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.simulation.options import ALIASES
-from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Optimizer
+from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Metric, Optimizer
 
 
 class ComponentKind(NamedTuple):
@@ -39,6 +39,7 @@ class ComponentKind(NamedTuple):
       argument_only: whether the keys are none of a configuration.
       scheduled: keys whose value is a number, or one of this kind.
       others: public names of the modules that no configuration can give.
+      several: whether the value of its key is a list of them.
     """
 
     keys: tuple[str, ...]
@@ -51,6 +52,7 @@ class ComponentKind(NamedTuple):
     argument_only: bool = False
     scheduled: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    several: bool = False
 
     @property
     def is_function(self) -> bool:
@@ -117,6 +119,7 @@ KINDS = (
         scheduled=("step_size",),
     ),
     ComponentKind(("loss",), "losses", (Callable,)),
+    ComponentKind(("metrics",), "metrics", (Metric,), optional=True, several=True),
     ComponentKind(("augmentation",), "augmentations", (Callable,), modules=("data.augmentation",), optional=True),
 )
 """All that a configuration can name, in the order of their lists. Other forms of models are those of
@@ -174,6 +177,22 @@ class Component:
         """Its name and arguments as plain values, as :func:`split` reads them."""
         inner = {key: x.to_mapping() if isinstance(x, Component) else x for key, x in self.arguments.items()}
         return {"name": self.name, **inner}
+
+
+def each(value: Any, function: Callable[[Component], Any]) -> Any:
+    """``function`` of a component, or of each of several; any other value as it is."""
+    if isinstance(value, tuple):
+        return tuple(each(one, function) for one in value)
+    return function(value) if isinstance(value, Component) else value
+
+
+def split_all(key: str, value: Any) -> Any:
+    """What a key of components has: one of :func:`split`, several, or None where that is allowed."""
+    if value is None and key in OPTIONAL:
+        return None
+    if not KIND_OF[SCHEDULED.get(key, key)].several:
+        return split(key, value)
+    return tuple(split(key, one) for one in (value if isinstance(value, list | tuple) else [value]))
 
 
 def split(where: str, value: Any) -> Component:

@@ -19,12 +19,12 @@ from fedjax_drag import checks
 from fedjax_drag.experiment.config.components import (
     COMPONENTS,
     MAPPING,
-    OPTIONAL,
     SCHEDULED,
     Component,
+    each,
     fits,
     phrase,
-    split,
+    split_all,
     unknown_key,
 )
 from fedjax_drag.experiment.config.own import own_names
@@ -106,14 +106,17 @@ class Config(EarlyStopping, Measurement, Execution, Adversary, Participation, Lo
       local_optimizer: what transforms the directions of the local steps, or None.
       trainable: which parameters are trained, patterns of their paths such as ``head`` or ``*/lora_*``; None for all.
       loss: what the clients minimise.
+      metrics: what is measured of the predictions, a list; None for the accuracy where the data have classes.
+      metric: the name of the one by which rounds and settings are chosen, or ``loss``; None for the accuracy where it
+        is measured, else the first, else the loss.
       augmentation: how training inputs are changed at random, or None.
       initial_params: a safetensors file, a results folder or one of its checkpoints, from whose parameters the run
         starts; None to draw them.
       seed: of everything random: initial model, partition, malicious clients, cohorts, batches.
       keep_checkpoints: how many of the newest checkpoints are kept; with 0 none is written, not the best either.
-      keep_best: whether the checkpoint with the highest accuracy is kept as well: validation accuracy where the data
-        have a validation split, else test accuracy. In a sweep whose cells' states have more than 256 MB together, the
-        best of those that are written, one in a minute.
+      keep_best: whether the checkpoint that is best by ``metric`` is kept as well: on the validation examples where the
+        data have a validation split, else on the test examples. In a sweep whose cells' states have more than 256 MB
+        together, the best of those that are written, one in a minute.
       checkpoint_every_seconds: time between two writings of checkpoints, which is what a killed run loses at most,
         beside one evaluation; 0 writes one after every evaluation. A run that ends or is stopped writes them first.
       compare: None, or a mapping from a label to the keys that this variant changes.
@@ -140,6 +143,8 @@ class Config(EarlyStopping, Measurement, Execution, Adversary, Participation, Lo
     local_optimizer: Component | None = None
     trainable: Any = option(optional(check_patterns), None)
     loss: Component = component("cross_entropy")
+    metrics: tuple[Component, ...] | None = None
+    metric: str | None = None
     augmentation: Component | None = None
     initial_params: str | None = None
     seed: int = option(partial(checks.count, low=0, high=2**32 - 1), 0)
@@ -153,7 +158,8 @@ class Config(EarlyStopping, Measurement, Execution, Adversary, Participation, Lo
     def to_mapping(self) -> dict[str, Any]:
         """The configuration as plain values, the keys of this class first."""
         values = {key: getattr(self, key) for key in _KEYS}
-        return {key: copy.deepcopy(x.to_mapping() if isinstance(x, Component) else x) for key, x in values.items()}
+        plain = {key: each(x, Component.to_mapping) for key, x in values.items()}
+        return {key: copy.deepcopy([*x] if isinstance(x, tuple) else x) for key, x in plain.items()}
 
 
 _KEYS = (*Config.__annotations__, *(f.name for f in dataclasses.fields(Config) if f.name not in Config.__annotations__))
@@ -294,7 +300,7 @@ def check(mapping: Mapping[str, Any], like: Config | None = None, changed: Colle
     others: dict[str, Any] = {"compare": whole["compare"]}  # its variants are checked one by one
     for key, value in mapping.items():
         if key in COMPONENTS or (key in SCHEDULED and isinstance(value, Mapping)):
-            others[key] = None if value is None and key in OPTIONAL else split(key, value)
+            others[key] = split_all(key, value)
         elif key != "compare":
             others[key] = _typed(key, value)
     if checks.is_concrete(others.get("local_epochs")):

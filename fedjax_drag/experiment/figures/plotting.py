@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from tqdm import tqdm
 
 from fedjax_drag.experiment.figures.labels import clean, data_title, method, shared
-from fedjax_drag.experiment.figures.series import ROUND, Curve, curves, given_labels, measured
+from fedjax_drag.experiment.figures.series import ROUND, Curve, curves, given_labels, judged_by, measured
 from fedjax_drag.experiment.figures.style import GRID, INK, spread
 from fedjax_drag.experiment.run import metric_kinds, results
 from fedjax_drag.experiment.run.metric_kinds import MetricKind
@@ -41,7 +41,7 @@ def plot(
     runs: Iterable[str | Path],
     path: str | Path,
     *,
-    metric: str = "test_accuracy",
+    metric: str | None = None,
     against: str = ROUND,
     labels: Sequence[str] = (),
     title: str | None = None,
@@ -55,7 +55,8 @@ def plot(
     Args:
       runs: results folders.
       path: image to write; its suffix (``.png``, ``.pdf`` or ``.svg``) is the format.
-      metric: a column of the histories with one number for each evaluation.
+      metric: a column of the histories with one number for each evaluation; default what the runs are judged by on the
+        test examples, ``test_accuracy`` unless their configuration says otherwise.
       against: the column on the horizontal axis, such as ``bytes_up`` or ``epsilon``. Costs are added up over the
         rounds; a line whose cost has no bound is drawn level, at its last value.
       labels: names of the lines, one for each folder or ``LABEL=DIR``; default what differs between the runs. The
@@ -84,6 +85,7 @@ def plot(
         given += [label and f"{label}, {run.config.name}" for run in found] if len(found) > 1 else [label]
     if not drawn:
         raise ValueError("runs=[]: must name at least one results folder")
+    metric = metric or judged_by(drawn)
     figure = draw(drawn, metric, given, title, against)
     for run in drawn:
         lacking = [name for name in (metric, against) if run.history and name not in run.history]
@@ -114,7 +116,7 @@ def read(folder: Path) -> list[StoredRun]:
 
 def draw(
     runs: Sequence[StoredRun],
-    metric: str = "test_accuracy",
+    metric: str | None = None,
     given: Sequence[str | None] | None = None,
     title: str | None = None,
     against: str = ROUND,
@@ -123,11 +125,12 @@ def draw(
 
     Args:
       runs: the runs.
-      metric: a column of their histories.
+      metric: a column of their histories; default what they are judged by.
       given: the label of each run, or None for one that says what differs.
       title: the headline, or None for one made from the runs.
       against: the column on the horizontal axis.
     """
+    metric = metric or judged_by(runs)
     drawn = measured(runs, metric, against)
     figure = Figure(figsize=_SIZE, facecolor="white")
     if not drawn:

@@ -11,6 +11,7 @@ from fedjax_drag.experiment.config.config import Config, flatten
 from fedjax_drag.experiment.figures.labels import clean, distinct
 from fedjax_drag.experiment.run.metric_kinds import MetricKind, kind
 from fedjax_drag.experiment.run.results import StoredRun
+from fedjax_drag.simulation.criterion import common
 
 ROUND = "round"
 """The column that is the horizontal axis unless another one is chosen."""
@@ -45,6 +46,11 @@ class Curve:
     def has_place(self) -> bool:
         """Whether any of it has a place on the horizontal axis."""
         return bool(np.isfinite(self.x).any())
+
+
+def judged_by(runs: Sequence[StoredRun]) -> str:
+    """The column of the criterion that the runs have in common, on the test examples."""
+    return common(run for run in runs if run.history).test
 
 
 def measured(runs: Sequence[StoredRun], metric: str, against: str = ROUND) -> list[StoredRun]:

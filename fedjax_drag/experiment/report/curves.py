@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -13,12 +13,12 @@ from fedjax_drag.experiment.report.charts import Chart, Line
 from fedjax_drag.experiment.report.reading import ReportedRun
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.run.metric_kinds import METRICS, MetricKind, kind
-from fedjax_drag.simulation.result import TEST, choice_metric
+from fedjax_drag.simulation.criterion import Criterion, common
 
 LINES = 8
 """Lines in a chart; more are divided among charts, the best first."""
 
-_SHARES = np.linspace(0.0, 1.0, 101)  # of the clients, from the worst to the best, at which accuracies are drawn
+_SHARES = np.linspace(0.0, 1.0, 101)  # of the clients, from the worst to the best, at which metrics are drawn
 _FEW_CLASSES = 20  # each of which has a tick
 
 
@@ -48,11 +48,11 @@ class Group:
         return Counter(run.status for run in self.runs)
 
     def finals(self, metric: str) -> list[float]:
-        """An accuracy at the end of the runs that figures are taken from."""
+        """A metric at the end of the runs that figures are taken from."""
         return [float(run.history[metric][-1]) for run in self.drawn]
 
     def final(self, metric: str) -> float:
-        """An accuracy at the end, its mean over the seeds; NaN without any."""
+        """A metric at the end, its mean over the seeds; NaN without any."""
         return float(np.mean(finals)) if (finals := self.finals(metric)) else np.nan
 
     def line(self, measure: str) -> Line | None:
@@ -100,33 +100,39 @@ def groups(runs: Sequence[ReportedRun]) -> list[Group]:
     return [Group(row, column, tuple(same)) for (row, column), same in found.items()]
 
 
-def choice_of(found: Sequence[Group]) -> str:
-    """The accuracy by which rounds and settings are chosen: the same for all runs."""
-    return choice_metric(*(run.history for group in found for run in group.drawn))
+def criterion_of(found: Sequence[Group]) -> Criterion:
+    """By what rounds and settings are chosen: the same for all runs."""
+    return common(run for group in found for run in group.drawn)
 
 
 def over_rounds(found: Sequence[Group], target: float | None) -> list[Block]:
-    """The charts of every quantity that the runs have over communication rounds; ``target`` is an accuracy or None."""
-    metric = choice_of(found)
-    shown = {metric, TEST} | ({"test_loss"} if len({group.column for group in found}) == 1 else set())
+    """The charts of every quantity that the runs have over rounds; ``target`` is of their criterion, or None."""
+    by = criterion_of(found)
+    shown = {by.column, by.test} | ({"test_loss"} if len({group.column for group in found}) == 1 else set())
     made = []
-    for measure in _measures(found):
-        title, percent = metric_kinds.title(measure), kind(measure) is MetricKind.SHARE
+    for measure in _measures(found, by.test):
+        is_share = by.is_share if measure in (by.column, by.test) else kind(measure) is MetricKind.SHARE
+        title = metric_kinds.title(measure)
         lines = [(group, group.line(measure)) for group in found]
-        aim = target if measure == metric else None
-        made += block(title, lines, f"{title} over communication rounds", percent, target=aim)
+        aim = target if measure == by.column else None
+        made += block(title, lines, f"{title} over communication rounds", is_share, target=aim)
         made[-1] = made[-1]._replace(shown=measure in shown)
     return made
 
 
 def every_client(found: Sequence[Group]) -> list[Block]:
-    """The accuracy of the final model client by client and class by class; none where clients were not evaluated."""
-    lines = [(group, _last(group, "client_accuracy", ranked=True)) for group in found]
-    title = metric_kinds.title("client_accuracy")
+    """The final model client by client and class by class, by its accuracy or what else the criterion is.
+
+    There is none where clients were not evaluated.
+    """
+    by = criterion_of(found)
+    worst_first = np.sort if by.higher_is_better else lambda values: -np.sort(-values)
+    lines = [(group, _last(group, f"client_{by.name}", worst_first)) for group in found]
+    title = metric_kinds.title(f"client_{by.name}")
     axis = charts.axis_title("clients, from the worst to the best", "worst")
     axis |= {"range": [0.0, 1.02], "tickformat": ".0%"}
-    made = block(title, lines, f"final {title}, the clients sorted from the worst to the best", True, axis)
-    lines = [(group, _last(group, "class_accuracy", ranked=False)) for group in found]
+    made = block(title, lines, f"final {title}, the clients sorted from the worst to the best", by.is_share, axis)
+    lines = [(group, _last(group, "class_accuracy")) for group in found]
     title = metric_kinds.title("class_accuracy")
     classes = max((len(line.x) for _, line in lines if line), default=0)
     axis = charts.axis_title("class", "class") | {"range": [-0.5, classes - 0.5], "showgrid": False}
@@ -158,8 +164,8 @@ def block(
     columns = list(dict.fromkeys(group.column for group, _ in lines))
     rows = list(dict.fromkeys(group.row for group, _ in lines))
     if len(rows) > LINES:
-        metric = choice_of([group for group, _ in lines])
-        best = {row: np.nanmax([-1.0, *(g.final(metric) for g, _ in lines if g.row == row)]) for row in rows}
+        by = criterion_of([group for group, _ in lines])
+        best = {row: max(by.merits(g.final(by.column)) for g, _ in lines if g.row == row) for row in rows}
         rows.sort(key=lambda row: -best[row])
     parts = []
     for start in range(0, len(rows), LINES):
@@ -174,19 +180,19 @@ def block(
     return [Block(title, True, parts)]
 
 
-def _last(group: Group, name: str, ranked: bool) -> Line | None:
-    """The last evaluation of a metric with several numbers, sorted if it is ranked; None without a finite one."""
+def _last(group: Group, name: str, rank: Callable[[np.ndarray], np.ndarray] | None = None) -> Line | None:
+    """The last evaluation of a metric with several numbers, sorted by ``rank``; None without a finite one."""
     finals = [np.asarray(run.history[name][-1]) for run in group.drawn if name in run.history]
     finals = [final for final in finals if final.ndim and np.isfinite(final).any()]
-    if ranked:
-        finals = [np.quantile(final[np.isfinite(final)], _SHARES) for final in finals]
+    if rank is not None:
+        finals = [rank(np.quantile(final[np.isfinite(final)], _SHARES)) for final in finals]
     if not finals:
         return None
-    x = _SHARES if ranked else np.arange(len(finals[0]))
+    x = np.arange(len(finals[0])) if rank is None else _SHARES
     return charts.over_seeds(group.row, x, np.transpose([final for final in finals if len(final) == len(x)]))
 
 
-def _measures(found: Sequence[Group]) -> list[str]:
+def _measures(found: Sequence[Group], first: str) -> list[str]:
     """Quantities with one number for each evaluation that are not 0 throughout."""
     shown = dict.fromkeys(
         name
@@ -197,4 +203,4 @@ def _measures(found: Sequence[Group]) -> list[str]:
         and (values := run.scalars(name)) is not None
         and np.any(np.nan_to_num(values))
     )
-    return [name for name in METRICS if name in shown] + [name for name in shown if name not in METRICS]
+    return [name for name in dict.fromkeys((first, *METRICS, *shown)) if name in shown]

@@ -1,4 +1,4 @@
-"""The final accuracies of a sweep as matrices: with worst cases, by two parameters, and their differences."""
+"""The final values of a sweep as matrices: with worst cases, by two parameters, and their differences."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.report import csv_files
-from fedjax_drag.experiment.report.curves import Group, choice_of, groups
+from fedjax_drag.experiment.report.curves import Group, criterion_of, groups
 from fedjax_drag.experiment.report.reading import Found, ReportedRun, cells
 from fedjax_drag.experiment.report.tables import DASH, mean_and_spread
 from fedjax_drag.experiment.run import metric_kinds
@@ -58,7 +58,7 @@ class MatrixTable(NamedTuple):
 
 
 def matrix(found: Found) -> MatrixTable | None:
-    """The final accuracies of a sweep with more than one column, the best worst case first; None if there is none."""
+    """The final values of a sweep with more than one column, the best worst case first; None if there is none."""
     if found.grid is None:
         return None
     grid, made = found.grid, outcome_table.matrix(found.grid, cells(found))
@@ -73,15 +73,16 @@ def matrix(found: Found) -> MatrixTable | None:
     columns, texts, values = [*made.columns], made.texts, made.mean
     if made.worst is not None:
         columns, values = [WORST, *columns], np.column_stack([made.worst, values])
-        texts = [(outcome_table.percent(x), *line) for x, line in zip(made.worst, texts, strict=True)]
+        texts = [(made.criterion.figure(x), *line) for x, line in zip(made.worst, texts, strict=True)]
     settings = list(dict.fromkeys(tuple(run.values[axis] for axis in across) for run in found.runs))
     heads = _heads(across, [outcome_table.texts(grid.labels[axis]) for axis in across], settings)
     file = [[made.axis, *columns], *([row, *line] for row, line in zip(made.rows, values.tolist(), strict=True))]
-    return MatrixTable(made.axis, heads, columns, shaded(labels, texts, values), csv_files.link(file))
+    rows = shaded(labels, texts, made.criterion.merits(values))
+    return MatrixTable(made.axis, heads, columns, rows, csv_files.link(file))
 
 
 def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, MatrixTable]]:
-    """The final accuracy by two numeric axes, the lowest over the conditions: a matrix for each other choice, by name.
+    """The final value by two numeric axes, the worst over the conditions: a matrix for each other choice, by name.
 
     Args:
       found: the sweep.
@@ -94,32 +95,35 @@ def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, MatrixTa
     by_name: dict[str, list[ReportedRun]] = {}
     for run in found.runs:
         by_name.setdefault(outcome_table.setting(grid, run.values, others), []).append(run)
-    metric = choice_of(groups(found.runs))
+    by = criterion_of(groups(found.runs))
+    form = ".1f" if by.is_share else ".4g"
     rows, columns = (outcome_table.texts(grid.labels[axis]) for axis in axes)
     labels = [outcome_table.setting(grid, {axes[0]: value}, axes[:1]) for value in rows]
     made = []
     for name, runs in by_name.items():
-        lowest = [
+        worst = [
             [
                 min(
                     groups([run for run in runs if (run.values[axes[0]], run.values[axes[1]]) == (row, column)]),
-                    key=lambda group: np.nan_to_num(group.final(metric), nan=-1.0),
+                    key=lambda group: float(by.merits(group.final(by.column))),
                 )
                 for column in columns
             ]
             for row in rows
         ]
-        values = np.array([[group.final(metric) for group in line] for line in lowest])
-        texts = [[mean_and_spread([100 * x for x in group.finals(metric)]) for group in line] for line in lowest]
+        values = np.array([[group.final(by.column) for group in line] for line in worst])
+        finals = [[[by.scale * x for x in group.finals(by.column)] for group in line] for line in worst]
+        texts = [[mean_and_spread(same, form) for same in line] for line in finals]
+        cells = shaded(labels, texts, by.merits(values))
         heads = [(axes[1], [(text, 1) for text in columns.values()])]
         body = ([row, *line] for row, line in zip(rows, values.tolist(), strict=True))
         file = csv_files.link([[f"{axes[0]}, by {axes[1]}", *columns], *body])
-        made.append((name, MatrixTable(axes[0], heads, list(columns.values()), shaded(labels, texts, values), file)))
+        made.append((name, MatrixTable(axes[0], heads, list(columns.values()), cells, file)))
     return made
 
 
 def differences(found: Sequence[Group], crossed: bool) -> tuple[str, MatrixTable] | None:
-    """Final accuracies less those of the best setting, paired by seed; None without two seeds in common.
+    """Final values less those of the best setting, paired by seed; None without two seeds in common.
 
     Args:
       found: the runs.
@@ -128,10 +132,10 @@ def differences(found: Sequence[Group], crossed: bool) -> tuple[str, MatrixTable
     Returns:
       The name of the best setting, and the matrix.
     """
-    metric = choice_of(found)
+    by = criterion_of(found)
     finals = {
         (group.row, group.column): {
-            run.config.seed: float(run.history[metric][-1]) for run in group.drawn if run.status == "done"
+            run.config.seed: float(run.history[by.column][-1]) for run in group.drawn if run.status == "done"
         }
         for group in found
     }
@@ -139,9 +143,9 @@ def differences(found: Sequence[Group], crossed: bool) -> tuple[str, MatrixTable
     means = {key: np.mean(list(by_seed.values())) for key, by_seed in finals.items() if by_seed}
     if not means:
         return None
-    best = max(means, key=lambda key: means[key])
+    best = max(means, key=lambda key: float(by.merits(means[key])))
     if crossed:
-        worst = {row: min(means.get((row, column), -1.0) for column in columns) for row in rows}
+        worst = {row: min(by.merits(means.get((row, column), np.nan)) for column in columns) for row in rows}
         rows.sort(key=lambda row: -worst[row])
         best = rows[0], ""
     lines: list[tuple[str, list[MatrixCell]]] = []
@@ -156,14 +160,15 @@ def differences(found: Sequence[Group], crossed: bool) -> tuple[str, MatrixTable
                 entries.append(MatrixCell("best" if other == (row, column) else DASH, muted=True))
                 continue
             difference = estimate(np.array([own[seed] - theirs[seed] for seed in seeds]))
-            mean = f"{100 * difference.mean:+.1f}".replace("-0.0", "0.0").replace("-", "\N{MINUS SIGN}")
-            text = f"{mean} \N{PLUS-MINUS SIGN} {100 * difference.half:.1f}"
+            mean, half = (by.figure(abs(size)) for size in (difference.mean, difference.half))
+            sign = "" if not float(mean) else "+" if difference.mean > 0 else "\N{MINUS SIGN}"
+            text = f"{sign}{mean} \N{PLUS-MINUS SIGN} {half}"
             entries.append(MatrixCell(text, muted=not difference.is_clear))
             file.append([row, column, _named(other), len(seeds), difference.mean, difference.half])
         lines.append((row, entries))
     if len(file) == 1:
         return None
-    shown = [column or metric_kinds.title(metric) for column in columns]
+    shown = [column or metric_kinds.title(by.column) for column in columns]
     heads = [("", [(column, 1) for column in shown])]
     return _named(best), MatrixTable("", heads, shown, lines, csv_files.link(file))
 
@@ -171,7 +176,13 @@ def differences(found: Sequence[Group], crossed: bool) -> tuple[str, MatrixTable
 def shaded(
     labels: Sequence[str], texts: Sequence[Sequence[str]], values: np.ndarray
 ) -> list[tuple[str, list[MatrixCell]]]:
-    """The rows of a matrix; the higher a value, the stronger its shade."""
+    """The rows of a matrix; the better a value, the stronger its shade.
+
+    Args:
+      labels: of the rows.
+      texts: of the cells.
+      values: how good they are, the higher the better.
+    """
     known = values[np.isfinite(values)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
     # Cubed, since good rules are close together where a bad one is far away.

@@ -20,7 +20,7 @@ from fedjax_drag.experiment.report.reading import Found, ReportedRun, finite, re
 from fedjax_drag.experiment.report.rendering import check_place, plotly_js, render
 from fedjax_drag.experiment.run import metric_kinds, results
 from fedjax_drag.files import write_text
-from fedjax_drag.simulation.result import TEST
+from fedjax_drag.simulation.criterion import TEST, Criterion
 
 _WRONG = 20  # most messages of what went wrong
 _ENVIRONMENTS = 3
@@ -42,8 +42,9 @@ def write(
     Args:
       folder: of a run, a comparison or a sweep; nothing but ``out`` is written into it.
       out: the page, ending in ``.html``; default ``report.html`` in ``folder``.
-      target: accuracy in (0, 1] of which the table tells when it was reached, validation accuracy where all runs have
-        it, else test accuracy; default the largest multiple of 0.05 that at least half of the lines reach.
+      target: accuracy in (0, 1], or value of another criterion, of which the table tells when it was reached, on the
+        validation examples where all runs have them; default the largest multiple of 0.05 that at least half of the
+        lines reach, of a share that is better where it is higher.
       with_skew: whether the data are loaded and split anew, to show how they are spread over the clients.
 
     Returns:
@@ -54,8 +55,6 @@ def write(
       ValueError: its configuration is not valid, it holds a single run that cannot be read, ``target`` is out of range
         or ``out`` is no file of a page.
     """
-    if target is not None:
-        checks.in_range("target", target, 0.0, 1.0)
     folder = Path(folder)
     place = folder / results.REPORT if out is None else Path(out)
     check_place("out", place)
@@ -71,6 +70,9 @@ def write(
 def _content(found: Found, target: float | None, with_skew: bool) -> dict[str, Any]:
     """All that the template asks for, but what depends on where the page is."""
     groups = curves.groups(found.runs)
+    by = curves.criterion_of(groups)
+    if target is not None and by.is_share:
+        checks.in_range("target", target, 0.0, 1.0)
     aim = tables.target_for(groups) if target is None else target
     matrix, maps = matrices.matrix(found), matrices.parameter_map(found, parameters.numeric(found))
     worst = matrix is not None and matrix.worst
@@ -89,10 +91,12 @@ def _content(found: Found, target: float | None, with_skew: bool) -> dict[str, A
         "blocks": curves.over_rounds(groups, aim),
         "seeds": max(len(group.runs) for group in groups),
         "target": aim,
+        "goal": None if aim is None else tables.goal(by, aim),
+        "by": by,
         "chosen": target is None,
         "bands": charts.MOST_BANDS,
         "settings": any(group.column for group in groups),
-        "measure": metric_kinds.title(curves.choice_of(groups)),
+        "measure": metric_kinds.title(by.column),
         "table": tables.results(groups, aim),
         "every_client": curves.every_client(groups),
         "clients": clients.diagnostics(found.runs),
@@ -120,57 +124,58 @@ def _names(folder: Path, page: Path, name: str) -> dict[str, Any]:
 
 def _facts(found: Found, groups: Sequence[Group], matrix: MatrixTable | None, target: float | None) -> list[Fact]:
     """What a reader wants to know first."""
-    metric = curves.choice_of(groups)
+    by = curves.criterion_of(groups)
     begun = [group for group in groups if group.drawn]
     if not begun:
         return [("runs", str(len(found.runs)), "none has been evaluated")]
     if found.kind == "run":
-        return _facts_of_run(found.runs[0], metric, target)
+        return _facts_of_run(found.runs[0], by, target)
     ended = [group for group in begun if all(run.status != "diverged" for run in group.drawn)] or begun
-    best = max(ended, key=lambda group: np.nan_to_num(group.final(metric), nan=-1.0))
-    name = "highest final accuracy" if metric == TEST else "final test accuracy of the best"
-    about = ", ".join(filter(None, (best.row, best.column, _choice(metric, best.final(metric)))))
-    facts = [(name, _percent(best.final(TEST)), about)]
+    best = max(ended, key=lambda group: float(by.merits(group.final(by.column))))
+    highest = f"{'highest' if by.higher_is_better else 'lowest'} final {by.label}"
+    name = highest if by.on == TEST else f"final test {by.label} of the best"
+    about = ", ".join(filter(None, (best.row, best.column, _choice(by, best.final(by.column)))))
+    facts = [(name, _shown(by, best.final(by.test)), about)]
     if matrix is not None and matrix.worst and matrix.rows[0][1][0].shade is not None:  # the best setting is that one
         label, (worst, *others) = matrix.rows[0]
-        name = "best worst case" if metric == TEST else f"best worst case, {metric_kinds.title(metric)}"
-        facts = [(name, f"{worst.text} %", f"{label}, over {len(others)} conditions")]
+        name = "best worst case" if by.on == TEST else f"best worst case, {metric_kinds.title(by.column)}"
+        facts = [(name, f"{worst.text}{' %' * by.is_share}", f"{label}, over {len(others)} conditions")]
     if target is not None and found.kind == "comparison":
-        rounds = [(tables.rounds_to(run, metric, target), group.row) for group in begun for run in group.drawn]
+        rounds = [(tables.rounds_to(run, by, target), group.row) for group in begun for run in group.drawn]
         if reached := [(number, row) for number, row in rounds if number is not None]:
             number, row = min(reached)
-            about = row if metric == TEST else f"{row}, {metric_kinds.title(metric)}"
-            facts.append((f"fewest rounds to {100 * target:g} %", str(number), about))
+            about = row if by.on == TEST else f"{row}, {metric_kinds.title(by.column)}"
+            facts.append((f"fewest rounds to {tables.goal(by, target)}", str(number), about))
     counts = Counter(run.status for run in found.runs)
     about = ", ".join(f"{number} {status}" for status, number in counts.items())
     return [*facts, ("runs", str(len(found.runs)), about)]
 
 
-def _choice(metric: str, accuracy: float) -> str:
+def _choice(by: Criterion, value: float) -> str:
     """By what a round or a setting is chosen."""
-    by = f"by {metric_kinds.title(metric)} {_percent(accuracy)}"
-    return "chosen on the test set" if metric == TEST else f"chosen {by}"
+    on_test = by.on == TEST
+    return "chosen on the test set" if on_test else f"chosen by {metric_kinds.title(by.column)} {_shown(by, value)}"
 
 
-def _facts_of_run(run: ReportedRun, metric: str, target: float | None) -> list[Fact]:
-    best, last = tables.best_of(run, metric), int(run.history["round"][-1])
-    name = "best test accuracy" if metric == TEST else "test accuracy of the best round"
+def _facts_of_run(run: ReportedRun, by: Criterion, target: float | None) -> list[Fact]:
+    best, last = tables.best_of(run, by), int(run.history["round"][-1])
+    name = f"best test {by.label}" if by.on == TEST else f"test {by.label} of the best round"
     facts = [
-        ("final test accuracy", _percent(float(run.history[TEST][-1])), f"{method(run.config)}, round {last}"),
-        (name, _percent(best.test_accuracy), f"round {best.round}, {_choice(metric, best.accuracy)}"),
+        (f"final test {by.label}", _shown(by, float(run.history[by.test][-1])), f"{method(run.config)}, round {last}"),
+        (name, _shown(by, best.test_value), f"round {best.round}, {_choice(by, best.value)}"),
     ]
     if target is not None:
-        reached = str(tables.rounds_to(run, metric, target) or "not reached")
-        facts.append((f"rounds to {100 * target:g} %", reached, metric_kinds.title(metric)))
+        reached = str(tables.rounds_to(run, by, target) or "not reached")
+        facts.append((f"rounds to {tables.goal(by, target)}", reached, metric_kinds.title(by.column)))
     seconds = finite(run.figures.get("seconds"))
     about = run.message or (f"{seconds:,.0f} s of wall clock" if seconds is not None else "")
     return [*facts, ("status", run.status, about)]
 
 
-def _percent(accuracy: float) -> str:
-    return (
-        f"{100 * accuracy:.1f} %" if abs(accuracy) < 10.0 else "not finite" if np.isnan(accuracy) else f"{accuracy:.3g}"
-    )
+def _shown(by: Criterion, value: float) -> str:
+    if np.isnan(value):
+        return "not finite"
+    return f"{by.figure(value)} %" if by.is_share and abs(value) < 10.0 else f"{value:.4g}"
 
 
 def _wrong(runs: Sequence[ReportedRun]) -> list[tuple[str, str]]:

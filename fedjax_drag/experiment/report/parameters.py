@@ -1,4 +1,4 @@
-"""The final accuracy against the values of a numeric axis that is a choice: step size, a parameter of the rule."""
+"""The final metric against the values of a numeric axis that is a choice: step size, a parameter of the rule."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Line
-from fedjax_drag.experiment.report.curves import Block, Group, block, choice_of, groups
+from fedjax_drag.experiment.report.curves import Block, Group, block, criterion_of, groups
 from fedjax_drag.experiment.report.reading import Found, ReportedRun
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.sweep import outcome_table
@@ -43,15 +43,19 @@ def blocks(found: Found) -> list[Block]:
     for run in found.runs:
         row, column = (outcome_table.setting(grid, run.values, axes) for axes in (by, over))
         lines.setdefault((row or found.name, column), []).append(run)
-    metric = choice_of(groups(found.runs))
-    title = f"final {metric_kinds.title(metric)}"
-    drawn = [(Group(*names, tuple(runs)), _line(names[0], runs, axis, metric)) for names, runs in lines.items()]
-    made = block(title, drawn, f"{title} by {axis}", True, _axis(axis, outcome_table.texts(grid.labels[axis])))
+    criterion = criterion_of(groups(found.runs))
+    title = f"final {metric_kinds.title(criterion.column)}"
+    drawn = [
+        (Group(*names, tuple(runs)), _line(names[0], runs, axis, criterion.column)) for names, runs in lines.items()
+    ]
+    made = block(
+        title, drawn, f"{title} by {axis}", criterion.is_share, _axis(axis, outcome_table.texts(grid.labels[axis]))
+    )
     return [one._replace(title=f"{title} by {axis}") for one in made]
 
 
 def _line(name: str, runs: list[ReportedRun], axis: str, metric: str) -> Line | None:
-    """The accuracy at the end by value, over the seeds; None without a run that has begun."""
+    """The metric at the end by value, over the seeds; None without a run that has begun."""
     by_value: dict[float, tuple[ReportedRun, ...]] = {}
     for run in sorted(runs, key=lambda run: float(run.values[axis])):
         value = float(run.values[axis])

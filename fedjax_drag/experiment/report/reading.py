@@ -19,6 +19,7 @@ from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep import outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, load_grid
 from fedjax_drag.files import read_bytes, read_json
+from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 from fedjax_drag.simulation.result import rejection
 
 
@@ -39,6 +40,7 @@ class ReportedRun:
       environment: its ``environment.json``, or empty.
       place: its folder within that of the results; empty if it is the same.
       values: of a cell of a sweep, the number or the label of its value by axis.
+      criterion: by what its rounds are chosen.
     """
 
     row: str
@@ -52,6 +54,7 @@ class ReportedRun:
     environment: dict[str, Any]
     place: str = ""
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    criterion: Criterion = ACCURACY
 
     def scalars(self, name: str) -> np.ndarray | None:
         """A quantity of which there is one number for each evaluation ``[E]``; None if it is not that, or not there."""
@@ -110,8 +113,9 @@ def cells(found: Found) -> list[outcome_table.Cell]:
     """The runs of a sweep as the cells of its matrix."""
     assert found.grid is not None
     known = (*outcome_table.COMPLETE, "failed")
+    status = lambda run: run.status if run.status in known else "interrupted"
     return [
-        outcome_table.Cell(point.values, run.status if run.status in known else "interrupted", run.message, run.history)
+        outcome_table.Cell(point.values, status(run), run.message, run.history, run.criterion)
         for point, run in zip(found.grid.points, found.runs, strict=True)
     ]
 
@@ -160,7 +164,8 @@ def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str
         status, message = "damaged", str(error)
     if failure is not None:
         status, message = "failed", failure
-    return ReportedRun(*names, config, history, status, message, figures, results.read_environment(folder))
+    environment, criterion = results.read_environment(folder), results.read_criterion(folder)
+    return ReportedRun(*names, config, history, status, message, figures, environment, criterion=criterion)
 
 
 def _status(history: History, figures: Mapping[str, Any], rounds: int) -> tuple[str, str]:

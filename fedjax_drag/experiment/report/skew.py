@@ -38,7 +38,10 @@ def splits(runs: Sequence[ReportedRun]) -> tuple[list[tuple[Panel, str]], str]:
     for config in [*reversed(different.values())][:SPLITS]:
         try:
             with kept_as_it_is():
-                report = federations.split(resolve(_without_download(config))).skew_report()
+                fed = federations.split(resolve(_without_download(config)))
+                if not fed.has_labels:
+                    return made, "Not shown, since an example has no single class."
+                report = fed.skew_report()
         except (ValueError, OSError, ImportError) as error:
             return made, f"Not shown, since the data cannot be had here: {next(iter(str(error).splitlines()), '')}"
         about = f"examples by client and class: {report.title}"

@@ -1,4 +1,4 @@
-"""The figures of runs as a table: final accuracy, and what it took to reach a target."""
+"""The figures of runs as a table: final accuracy or other metric, and what it took to reach a target."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_drag.experiment.report import csv_files
-from fedjax_drag.experiment.report.curves import Group, choice_of
+from fedjax_drag.experiment.report.curves import Group, criterion_of
 from fedjax_drag.experiment.report.reading import ReportedRun, finite
-from fedjax_drag.simulation.result import ROUNDING, TEST, VALIDATION, client_seconds, first_reached, last_highest
+from fedjax_drag.simulation.criterion import ROUNDING, VALIDATION, Criterion
+from fedjax_drag.simulation.result import client_seconds
 
 DASH = "\N{EN DASH}"
 """For a figure that there is not."""
@@ -45,27 +46,32 @@ class ResultTable(NamedTuple):
 
 
 class BestRound(NamedTuple):
-    """The evaluated round with the highest accuracy of a kind, that accuracy, and the test accuracy."""
+    """The evaluated round that is best by a criterion, the criterion's value, and that on the test examples."""
 
     round: int
-    accuracy: float
-    test_accuracy: float
+    value: float
+    test_value: float
 
 
 def target_for(found: Sequence[Group]) -> float | None:
-    """The largest multiple of 5 % that at least half of the lines reach in one of their runs; None if that is 0."""
-    metric = choice_of(found)
-    best = sorted(max(best_of(run, metric).accuracy for run in group.drawn) for group in found if group.drawn)
+    """The largest multiple of 5 % that at least half of the lines reach in one of their runs; None if that is 0.
+
+    There is none for a criterion that is no share, or better where it is lower.
+    """
+    by = criterion_of(found)
+    if not (by.is_share and by.higher_is_better):
+        return None
+    best = sorted(max(best_of(run, by).value for run in group.drawn) for group in found if group.drawn)
     middle = best[len(best) // 2] if best else 0.0
     return round(int((min(max(middle, 0.0), 1.0) + ROUNDING) / _STEP) * _STEP, 2) or None
 
 
 def results(found: Sequence[Group], target: float | None) -> ResultTable:
-    """Final and best accuracy, and what it took to reach ``target``, of each group of runs.
+    """Final and best value of the criterion, and what it took to reach ``target``, of each group of runs.
 
-    With validation examples the best round and the target are by validation accuracy.
+    With validation examples the best round and the target are by them.
     """
-    columns = _columns(choice_of(found), target)
+    columns = _columns(criterion_of(found), target)
     texts = [[_text(group, column) for column in columns] for group in found]
     kept = [place for place in range(len(columns)) if any(line[place] != DASH for line in texts)]
     columns, texts = [columns[place] for place in kept], [[line[place] for place in kept] for line in texts]
@@ -79,17 +85,19 @@ def results(found: Sequence[Group], target: float | None) -> ResultTable:
     return ResultTable([c.head for c in columns], list(zip(found, texts, strict=True)), csv_files.link(lines))
 
 
-def best_of(run: ReportedRun, metric: str) -> BestRound:
-    """The last round with the highest accuracy of a run that has begun; an accuracy that is not finite counts as 0."""
-    accuracy = np.nan_to_num(run.history[metric], nan=0.0, posinf=0.0, neginf=0.0)
-    place = last_highest(accuracy)
-    test = float(accuracy[place] if metric == TEST else run.history[TEST][place])
-    return BestRound(int(run.history["round"][place]), float(accuracy[place]), test)
+def best_of(run: ReportedRun, by: Criterion) -> BestRound:
+    """The last of the best rounds of a run that has begun; a share that is not finite counts as 0."""
+    values, on_test = (run.history[column] for column in (by.column, by.test))
+    if by.is_share:
+        values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    place = by.last_best(values)
+    test = float((values if by.column == by.test else on_test)[place])
+    return BestRound(int(run.history["round"][place]), float(values[place]), test)
 
 
-def rounds_to(run: ReportedRun, metric: str, target: float) -> int | None:
-    """First evaluated round in which an accuracy of a run reaches ``target``, or None."""
-    place = first_reached(run.history[metric], target)
+def rounds_to(run: ReportedRun, by: Criterion, target: float) -> int | None:
+    """First evaluated round in which a run reaches ``target``, or None."""
+    place = by.first_reached(run.history[by.column], target)
     return None if place is None else int(run.history["round"][place])
 
 
@@ -105,13 +113,21 @@ def mean_and_spread(values: Sequence[float], form: str = ".1f") -> str:
     return f"{np.mean(values):{form}}{spread}"
 
 
-def _columns(metric: str, target: float | None) -> list[ResultColumn]:
-    columns = [ResultColumn("final accuracy, %", lambda run: float(run.history[TEST][-1]))]
-    best = "best validation accuracy, %" if metric == VALIDATION else "best accuracy, %"
-    columns.append(ResultColumn(best, lambda run: best_of(run, metric).accuracy))
-    if metric == VALIDATION:
-        columns.append(ResultColumn("test accuracy there, %", lambda run: best_of(run, metric).test_accuracy))
-    columns.append(ResultColumn("worst tenth of the clients, %", _worst_tenth))
+def goal(by: Criterion, target: float) -> str:
+    """A target in words."""
+    return f"{by.scale * target:g}{' %' * by.is_share}"
+
+
+def _columns(by: Criterion, target: float | None) -> list[ResultColumn]:
+    def column(head: str, figure: Callable[[ReportedRun], float | None]) -> ResultColumn:
+        return ResultColumn(head + _PERCENT * by.is_share, figure, ".1f" if by.is_share else ".4g")
+
+    columns = [column(f"final {by.label}", lambda run: float(run.history[by.test][-1]))]
+    best = f"best {by.column if by.on == VALIDATION else by.name}".replace("_", " ")
+    columns.append(column(best, lambda run: best_of(run, by).value))
+    if by.on == VALIDATION:
+        columns.append(column(f"test {by.label} there", lambda run: best_of(run, by).test_value))
+    columns.append(column("worst tenth of the clients", lambda run: _worst_tenth(run, by)))
     for name, spent, form in (
         ("rounds", lambda run: run.history["round"], ",.0f"),
         ("client seconds", _client_seconds, ".3g"),
@@ -119,10 +135,11 @@ def _columns(metric: str, target: float | None) -> list[ResultColumn]:
     ):
 
         def cost(run: ReportedRun, spent: Callable[[ReportedRun], np.ndarray | None] = spent) -> float | None:
-            values, place = spent(run), first_reached(run.history[metric], target or 0.0)
+            values, place = spent(run), by.first_reached(run.history[by.column], target or 0.0)
             return None if values is None else np.nan if place is None else float(values[place])
 
-        columns += [ResultColumn(f"{name} to {100 * target:g} %", cost, form, to_target=True)] if target else []
+        if target is not None:
+            columns.append(ResultColumn(f"{name} to {goal(by, target)}", cost, form, to_target=True))
     return [*columns, ResultColumn(_CLOCK, lambda run: finite(run.figures.get("seconds")))]
 
 
@@ -131,16 +148,16 @@ def _text(group: Group, column: ResultColumn) -> str:
     measured = [value for run in group.drawn if (value := column.figure(run)) is not None]
     known = [value * (100 if column.head.endswith(_PERCENT) else 1) for value in measured if np.isfinite(value)]
     if not column.to_target:  # seeds that ran as one program share its wall clock, whose spread is then no measurement
-        return mean_and_spread([float(np.mean(known))] if known and column.head == _CLOCK else known)
+        return mean_and_spread([float(np.mean(known))] if known and column.head == _CLOCK else known, column.form)
     if measured and not known:
         return "not reached"
     missing = f" ({len(known)} of {len(measured)})" if len(known) < len(measured) else ""
     return mean_and_spread(known, column.form) + missing
 
 
-def _worst_tenth(run: ReportedRun) -> float | None:
-    """Final accuracy on the own examples of the worst tenth of the clients; None if not evaluated."""
-    found = run.scalars("client_accuracy_worst_tenth")
+def _worst_tenth(run: ReportedRun, by: Criterion) -> float | None:
+    """Final value on the own examples of the worst tenth of the clients; None if not evaluated."""
+    found = run.scalars(f"client_{by.name}_worst_tenth")
     return None if found is None else float(found[-1])
 
 

@@ -70,8 +70,8 @@ def load_variables(folder: str | Path, which: str | int = "latest") -> dict[str,
 
     Args:
       folder: the run's results folder.
-      which: ``"latest"``, ``"best"`` (of those that are kept the one with the highest validation accuracy, test
-        accuracy where the data have no validation split; of equal ones the newest), or the round of a checkpoint.
+      which: ``"latest"``, ``"best"`` (of those that are kept the one that is best by the run's ``metric``, on the
+        validation examples where the data have any; of equal ones the newest), or the round of a checkpoint.
 
     Returns:
       Nested dicts of arrays by collection, as Flax has them: ``model.apply(variables, x)``.
@@ -105,8 +105,7 @@ class Checkpoints:
     Args:
       folder: the run's results folder.
       keep: how many of the newest are kept, >= 1.
-      keep_best: whether the one with the highest validation accuracy is kept as well; test accuracy where the run has
-        no validation split.
+      keep_best: whether the best one is kept as well.
       config: of the run that writes them or goes on from them; None to read those of any configuration.
 
     Attributes:
@@ -133,33 +132,33 @@ class Checkpoints:
         return max(self.rounds(), default=None)
 
     def best(self) -> int | None:
-        """The round of the checkpoint with the highest accuracy, of equal ones the newest; None without one.
+        """The round of the best checkpoint, of equal ones the newest; None without one.
 
         Raises:
-          ValueError: the accuracy of one is damaged.
+          ValueError: the record of one is damaged.
         """
-        return from_first(lambda: max(map(self._accuracy, self._rounds()), default=(-np.inf, None))[1])
+        return from_first(lambda: max(map(self._merit, self._rounds()), default=(-np.inf, None))[1])
 
-    def best_accuracy(self) -> float:
-        """The highest accuracy of those that are not damaged; -inf without one."""
-        return from_first(lambda: max(self._accuracies(), default=(-np.inf, 0))[0])
+    def best_merit(self) -> float:
+        """The highest merit of those that are not damaged; -inf without one."""
+        return from_first(lambda: max(self._merits(), default=(-np.inf, 0))[0])
 
-    def _accuracies(self) -> Iterator[tuple[float, int]]:
+    def _merits(self) -> Iterator[tuple[float, int]]:
         for round_number in self._rounds():
             with contextlib.suppress(ValueError):  # damaged: it cannot be the best
-                yield self._accuracy(round_number)
+                yield self._merit(round_number)
 
-    def _accuracy(self, round_number: int) -> tuple[float, int]:
-        """By which the best is chosen: its accuracy, -inf for one that is not finite, and its round."""
+    def _merit(self, round_number: int) -> tuple[float, int]:
+        """By which the best is chosen: its merit, -inf for one that is not finite, and its round."""
         with _named(round_number):
-            accuracy = records.read(self._path / str(round_number)).accuracy
-        return accuracy if accuracy is not None and np.isfinite(accuracy) else -np.inf, round_number
+            merit = records.read(self._path / str(round_number)).accuracy
+        return merit if merit is not None and np.isfinite(merit) else -np.inf, round_number
 
     def save(
         self,
         round_number: int,
         state: Any,
-        accuracy: float,
+        merit: float,
         history: bytes = b"",
         dtypes: Mapping[str, str] | None = None,
     ) -> None:
@@ -168,7 +167,7 @@ class Checkpoints:
         Args:
           round_number: rounds done.
           state: after them, or what :func:`~fedjax_drag.experiment.run.stored.leaves.on_host` made of it.
-          accuracy: by which the best is chosen.
+          merit: by which the best is chosen, the highest.
           history: the lines of ``metrics.jsonl`` so far.
           dtypes: names of those of its columns.
         """
@@ -185,7 +184,7 @@ class Checkpoints:
             arrays[_ROWS] = np.uint32(client_rows.write(rows, partial / client_rows.FILE))
         stored = leaves.write(partial / STATE, arrays)
         config = {} if self._config is None else records.plain_mapping(self._config)
-        finite = float(accuracy) if np.isfinite(accuracy) else None
+        finite = float(merit) if np.isfinite(merit) else None
         records.write(partial, Record(round_number, finite, stored, self.run, config, dtypes or {}))
         if place.exists():
             shutil.rmtree(place)
@@ -232,7 +231,7 @@ class Checkpoints:
         rounds = self._rounds()
         kept = rounds[-self._keep :]
         if self._keep_best:
-            kept.append(max(self._accuracies(), default=(0, 0))[1])
+            kept.append(max(self._merits(), default=(0, 0))[1])
         unfinished = [path for path in self._path.glob(f"*{_PARTIAL}") if path.stem.isdecimal()]
         for path in [*unfinished, *(self._path / str(number) for number in rounds if number not in kept)]:
             shutil.rmtree(path)

@@ -1,8 +1,11 @@
 """The metrics of a history by name: the title of each and its kind, which decides how it is shown."""
 
 import enum
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
+
+from fedjax_drag import metrics
 
 
 class MetricKind(enum.Enum):
@@ -73,9 +76,17 @@ IDENTITY = ("client_ids", "malicious", "valid")
 """Metrics that say which clients the cohort has, and no quantity of theirs."""
 
 
+_SHARES = {name for name in metrics.__all__ if getattr(metrics, name).is_share}
+_MEASURED = re.compile(r"(?:output_)?(?:test_|validation_|client_)(.+?)(?:_micro)?(?:_mean|_worst_tenth|_std)?")
+
+
 def kind(name: str) -> MetricKind:
-    """The kind of a metric; a rule's own metric is a plain value."""
-    return METRICS[name].kind if name in METRICS else MetricKind.VALUE
+    """The kind of a metric; one of a rule's own, or of a user's, is a plain value."""
+    if name in METRICS:
+        return METRICS[name].kind
+    measured = _MEASURED.fullmatch(name)
+    is_share = measured is not None and re.sub(r"top_\d+_", "top_k_", measured[1]) in _SHARES
+    return MetricKind.SHARE if is_share else MetricKind.VALUE
 
 
 def title(name: str) -> str:

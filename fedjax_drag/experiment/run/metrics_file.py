@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag.files import read_bytes, replaced
+from fedjax_drag.simulation.criterion import ACCURACY, LOSS
 
 METRICS = "metrics.jsonl"
 
@@ -163,9 +164,10 @@ def _values(line: bytes) -> dict[str, np.ndarray]:
         raise ValueError("not UTF-8") from None
     if not isinstance(row, dict):
         raise ValueError("must be a JSON object")
-    for key in ("round", "test_accuracy"):
-        if key not in row:
-            raise ValueError(f"has no {key!r}")
+    if "round" not in row:
+        raise ValueError("has no 'round'")
+    if row.keys().isdisjoint((ACCURACY.test, LOSS.test)):
+        raise ValueError(f"has no {ACCURACY.test!r}")
     return {key: _numbers(key, value) for key, value in row.items()}
 
 

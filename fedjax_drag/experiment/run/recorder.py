@@ -24,9 +24,10 @@ from fedjax_drag.experiment.run.saver import Saver
 from fedjax_drag.experiment.run.summary import summary
 from fedjax_drag.simulation import Evaluation, Result, Simulation
 from fedjax_drag.simulation.batch import BatchSimulation
+from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.devices.processes import from_first, is_first
 from fedjax_drag.simulation.driver import Reason, reason
-from fedjax_drag.simulation.result import choice_metric, with_client_seconds
+from fedjax_drag.simulation.result import with_client_seconds
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a disk, or of a user's share of it, that is full."""
@@ -46,6 +47,7 @@ class Recorder:
       config: the run's configuration.
       simulation: the run, or the batch of runs that it is part of; it gives the shapes of the state.
       resume: continue from the newest checkpoint in the folder that can be read, if there is one.
+      criterion: by what the best state is chosen.
       in_batch: whether the run is one of several in a program, which resume from the same round: then each state that
         an evaluation has is on disk when the call returns, and one that is remembered is written with the next of them.
 
@@ -65,9 +67,10 @@ class Recorder:
         config: Config,
         simulation: Simulation | BatchSimulation,
         resume: bool,
+        criterion: Criterion,
         in_batch: bool = False,
     ):
-        self._folder, self._config, self._in_batch = folder, config, in_batch
+        self._folder, self._config, self._criterion, self._in_batch = folder, config, criterion, in_batch
         self._begun = time.perf_counter()
         from_first(partial(folder.mkdir, parents=True, exist_ok=True))
         self._checkpoints = Checkpoints(folder, config.keep_checkpoints, config.keep_best, config)
@@ -83,16 +86,16 @@ class Recorder:
         elif resume and not config.keep_checkpoints and (folder / METRICS).exists():
             _note(f"{str(folder)!r}: no checkpoint to go on from; begins anew")
         self._checkpoints.run = (self._checkpoints.run if earlier else None) or secrets.token_hex(8)
-        self.is_over = bool(earlier) and (self.start >= config.rounds or reason(self.history, config) is not None)
+        self.is_over = bool(earlier) and (self.start >= config.rounds or self._reason(self.history) is not None)
         if self.is_over and from_first(results.read_environment, folder):
             from_first(results.write_config, folder, config)
         else:
             facts = simulation.batching._asdict() | {results.MESH_DEVICES: simulation.mesh_devices}
-            facts |= {results.RUN: self._checkpoints.run}
+            facts |= results.facts_of(criterion) | {results.RUN: self._checkpoints.run}
             facts |= {results.EARLIER_SECONDS: round(self._seconds_before, 3)} if self._seconds_before else {}
             from_first(partial(results.begin, folder, config, earlier is not None, **facts))
         from_first(partial((folder / results.SUMMARY).unlink, missing_ok=True))
-        best = self._checkpoints.best_accuracy() if earlier else -math.inf
+        best = self._checkpoints.best_merit() if earlier else -math.inf
         every = math.inf if in_batch else config.checkpoint_every_seconds
         keep = min(config.keep_checkpoints, 1) if in_batch else config.keep_checkpoints
         self._saver = Saver(self._checkpoints, keep, config.keep_best, every, best)
@@ -123,14 +126,20 @@ class Recorder:
                     self._saver.finish()
 
     def is_best(self, event: Evaluation) -> bool:
-        """Whether the accuracy is the highest so far, in a run that keeps the state that has it."""
-        return event.diverged_at is None and self._saver.is_best(_accuracy(event))
+        """Whether the evaluation is the best so far, in a run that keeps the state that has it."""
+        return event.diverged_at is None and self._saver.is_best(self._merit(event))
 
     def remember(self, event: Evaluation) -> None:
         """Keeps the state after a recorded evaluation in memory, to be written in time."""
         end = len(self._lines)
         lines_so_far = lambda: bytes(self._lines[:end])
-        self._saver.hold(event.round, event.state, _accuracy(event), lines_so_far, self._dtypes)
+        self._saver.hold(event.round, event.state, self._merit(event), lines_so_far, self._dtypes)
+
+    def _merit(self, event: Evaluation) -> float:
+        """By which the best state is chosen, as it reads back from ``metrics.jsonl``."""
+        by = self._criterion.among(event.metrics)
+        value = metrics_file.plain(event.metrics[by.column])
+        return float(by.merits(np.nan if value is None else value))
 
     def _append(self, line: bytes) -> None:
         self._stream.write(line)
@@ -154,7 +163,7 @@ class Recorder:
         history = with_client_seconds(history, result.seconds_per_step)
         done = int(history["round"][-1]) - self.start
         seconds = result.seconds + result.compile_seconds if done or "rounds" not in self._before else 0.0
-        figures = summary(history, self._seconds_before + seconds, result.compile_seconds)
+        figures = summary(history, self._seconds_before + seconds, result.compile_seconds, self._criterion)
         figures["rounds_per_second"] = round(done / result.seconds, 3) if done and result.seconds else None
         if not done:  # nothing was left to compute
             figures |= {name: self._before[name] for name in _TIMES if name in self._before}
@@ -168,7 +177,10 @@ class Recorder:
         return result
 
     def _ended_early(self, history: History) -> Reason | None:
-        return None if not history or history["round"][-1] >= self._config.rounds else reason(history, self._config)
+        return None if not history or history["round"][-1] >= self._config.rounds else self._reason(history)
+
+    def _reason(self, history: History) -> Reason | None:
+        return reason(history, self._config, self._criterion)
 
     def interrupted(self, share: float = 1.0) -> None:
         """Writes the newest states and the summary of a run that was stopped; its evaluations are already there.
@@ -178,7 +190,7 @@ class Recorder:
         """
         history = self._history()
         seconds = share * (time.perf_counter() - self._begun)
-        figures = summary(history, self._seconds_before + seconds, None)
+        figures = summary(history, self._seconds_before + seconds, None, self._criterion)
         ended = self._ended_early(history)  # in a program with others that went on
         self._conclude(figures | {"interrupted": ended is None}, ended)
         with self._writing(figures["rounds"]):
@@ -205,12 +217,6 @@ def _note(text: str) -> None:
     """A line on standard error, if there is something to say."""
     if text and is_first():
         tqdm.write(text, file=sys.stderr)
-
-
-def _accuracy(event: Evaluation) -> float:
-    """By which the best state is chosen, as it reads back from ``metrics.jsonl``."""
-    accuracy = metrics_file.plain(event.metrics[choice_metric(event.metrics)])
-    return np.nan if accuracy is None else float(accuracy)
 
 
 def _is_full_disk(error: Exception) -> bool:

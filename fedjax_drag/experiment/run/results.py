@@ -28,6 +28,7 @@ from fedjax_drag.experiment.run import lock, metrics_file
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.metrics_file import METRICS, History, plain
 from fedjax_drag.files import check_kinds, fitting, read_json, sha256, write_text
+from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.version import __version__
@@ -46,15 +47,21 @@ RUN, MESH_DEVICES = "run", "mesh_devices"
 EARLIER, EARLIER_SECONDS = "earlier_sessions", "earlier_seconds"
 """Keys of ``environment.json``: the environments in which a run was begun and resumed before, and the time it took."""
 
-CHECKPOINTS, FIGURE, REPORT, LOGS = initial_params.CHECKPOINTS, "accuracy.png", "report.html", "logs"
+CRITERION = {"name": str, "higher_is_better": bool, "is_share": bool}
+"""What ``environment.json`` says under ``criterion``: by what rounds are chosen."""
+
+CHECKPOINTS, REPORT, LOGS = initial_params.CHECKPOINTS, "report.html", "logs"
+FIGURES = ("accuracy.png", "curve.png")
+"""The curve of a run that is judged by its accuracy, and of any other."""
+
 DAMAGED_CHECKPOINTS = "checkpoints.damaged"
 """Where checkpoints that cannot be read are set aside."""
 
-WRITTEN = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS, FIGURE)
+WRITTEN = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS, *FIGURES)
 """Everything that a run writes into its folder, beside its lock and what it sets aside."""
 
-SUMMARY_KEYS = ("rounds", "final_accuracy", "best_accuracy", "seconds", "interrupted")
-"""What every ``summary.json`` has."""
+SUMMARY_KEYS = ("rounds", "seconds", "interrupted")
+"""What every ``summary.json`` has, beside the final and the best value of the run's criterion."""
 
 FREE = (
     "keep_checkpoints",
@@ -78,15 +85,16 @@ class StoredRun:
     Attributes:
       folder: its results folder.
       config: its configuration.
-      history: arrays with one entry per evaluation, ``round`` and ``test_accuracy`` at least; empty if there is no
-        evaluation yet.
+      history: arrays with one entry per evaluation; empty if there is no evaluation yet.
       note: one line about what is missing from the history; empty if nothing is.
+      criterion: by what rounds are chosen.
     """
 
     folder: Path
     config: Config
     history: History
     note: str = ""
+    criterion: Criterion = ACCURACY
 
 
 def folder_of(out: Any, resume: bool = False, overwrite: bool = False) -> Path | None:
@@ -131,7 +139,7 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if resume and others and not ((folder / CONFIG).is_file() or (folder / CHECKPOINTS).is_dir()):
         raise ValueError(f"{where}: holds no run to resume")
     if resume:
-        check_kinds(folder, (CONFIG, ENVIRONMENT, METRICS, SUMMARY, FIGURE), (CHECKPOINTS, DAMAGED_CHECKPOINTS, LOGS))
+        check_kinds(folder, (CONFIG, ENVIRONMENT, METRICS, SUMMARY, *FIGURES), (CHECKPOINTS, DAMAGED_CHECKPOINTS, LOGS))
     if overwrite and others and not _is_results_folder(folder):
         raise ValueError(f"{where}: not a results folder, so it is not overwritten")
     if not (resume or overwrite) and any((folder / name).exists() for name in WRITTEN):
@@ -280,6 +288,18 @@ def figures_before(folder: Path) -> dict[str, Any]:
         return {"seconds": read_environment(folder).get(EARLIER_SECONDS)}
 
 
+def facts_of(criterion: Criterion) -> dict[str, Any]:
+    """A criterion for ``environment.json``."""
+    return {"criterion": {key: getattr(criterion, key) for key in CRITERION}}
+
+
+def read_criterion(folder: Path) -> Criterion:
+    """By what the rounds of the run in ``folder`` are chosen: by accuracy where it does not say it, as older ones."""
+    stored = read_environment(folder).get("criterion")
+    facts: list[Any] = [stored.get(key) for key in CRITERION] if isinstance(stored, dict) else [None]
+    return Criterion(*facts) if all(map(isinstance, facts, CRITERION.values())) else ACCURACY
+
+
 def read_batching(folder: Path) -> ClientBatching | None:
     """How the run in ``folder`` goes through its clients; None if that is not recorded."""
     stored = read_environment(folder)
@@ -333,7 +353,7 @@ def read(folder: Path) -> list[StoredRun]:
     history, damage = metrics_file.read(folder / METRICS)
     with contextlib.suppress(OSError, ValueError):  # not there yet, or damaged
         history = metrics_file.typed(history, read_summary(folder).get("dtypes"))
-    return [StoredRun(folder, config, history, _note(folder, history, damage))]
+    return [StoredRun(folder, config, history, _note(folder, history, damage), read_criterion(folder))]
 
 
 def _note(folder: Path, history: History, damage: Sequence[str]) -> str:

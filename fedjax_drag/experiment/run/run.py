@@ -106,14 +106,15 @@ def rejections(finished: Mapping[str, Result]) -> list[str]:
 
 
 def _execute(job: Job, resume: bool, quiet: bool | None, log: Iterable[str]) -> Result:
-    recorder = None if job.folder is None else Recorder(job.folder, job.config, job.simulation, resume)
+    by = job.simulation.criterion
+    recorder = None if job.folder is None else Recorder(job.folder, job.config, job.simulation, resume, criterion=by)
     start = 0 if recorder is None else recorder.start
     bar = unless_quiet(job.label, job.config.rounds, start, quiet if is_first() else True)
     if job.simulation.client_state_bytes:
         size = job.simulation.client_state_bytes / 2**20
         bar.note(f"{size:,.1f} MiB of state for all clients on the {job.config.client_state}")
-    stopper = Stopper(job.config, {} if recorder is None else recorder.history)
-    callbacks = [lambda event: bar.update(event.round, event.metrics), stopper]
+    stopper = Stopper(job.config, {} if recorder is None else recorder.history, by)
+    callbacks = [lambda event: bar.update(event.round, by.said(event.metrics)), stopper]
     if recorder is None:
         try:
             return job.simulation.run(callbacks)

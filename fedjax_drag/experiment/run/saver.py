@@ -48,7 +48,7 @@ class Held(NamedTuple):
 
     round: int
     state: dict[str, Any]
-    accuracy: float
+    merit: float
     history: Callable[[], bytes]
     dtypes: Mapping[str, str]
 
@@ -59,10 +59,10 @@ class Saver:
     Args:
       checkpoints: of the results folder; this alone writes them.
       keep: how many of the newest states are kept; with 0 nothing is written.
-      keep_best: whether the one with the highest accuracy is kept as well.
+      keep_best: whether the best one is kept as well.
       every_seconds: time between two writings; with 0 each state is on disk when :meth:`hold` returns, with infinity
         :meth:`finish` alone writes.
-      best: the highest accuracy so far; -inf for none.
+      best: the highest merit so far; -inf for none.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class Saver:
         if keep and is_first():
             import_ahead("orbax.checkpoint")
 
-    def is_best(self, accuracy: float) -> bool:
-        """Whether a state with this accuracy would be kept as the best so far."""
-        return bool(self._keep and self._keep_best and accuracy >= self._best)
+    def is_best(self, merit: float) -> bool:
+        """Whether a state with this merit would be kept as the best so far."""
+        return bool(self._keep and self._keep_best and merit >= self._best)
 
     def hold(
         self,
         round_number: int,
         state: Any,
-        accuracy: float,
+        merit: float,
         history: Callable[[], bytes],
         dtypes: Mapping[str, str],
     ) -> None:
@@ -93,7 +93,7 @@ class Saver:
         Args:
           round_number: rounds done.
           state: after them; its buffers may be reused afterwards.
-          accuracy: by which the best is chosen.
+          merit: by which the best is chosen, the highest.
           history: gives the lines of ``metrics.jsonl`` up to the round; called in another thread.
           dtypes: names of those of its columns.
 
@@ -107,14 +107,14 @@ class Saver:
             self._wait()
         if host_state.found_in(state) is not None:  # the next round writes into the file
             self.finish()
-            self._checkpoints.save(round_number, state, accuracy, history(), dtypes)
+            self._checkpoints.save(round_number, state, merit, history(), dtypes)
             return
         leaves = on_host(state)
         if not is_first():
             return
-        if self.is_best(accuracy):
-            self._best, self._best_round = accuracy, round_number
-        self._held.append(Held(round_number, leaves, accuracy, history, dtypes))
+        if self.is_best(merit):
+            self._best, self._best_round = merit, round_number
+        self._held.append(Held(round_number, leaves, merit, history, dtypes))
         newest = {one.round for one in self._held[-self._keep :]}
         self._held = [one for one in self._held if one.round in newest | {self._best_round}]
         if self._every == 0 or sum(leaf.nbytes for one in self._held for leaf in one.state.values()) > LARGEST:
@@ -156,4 +156,4 @@ class Saver:
 
 def _write(checkpoints: Checkpoints, held: list[Held]) -> None:
     for one in held:
-        checkpoints.save(one.round, one.state, one.accuracy, one.history(), one.dtypes)
+        checkpoints.save(one.round, one.state, one.merit, one.history(), one.dtypes)

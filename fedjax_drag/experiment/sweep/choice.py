@@ -9,33 +9,46 @@ import numpy as np
 
 from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.sweep.grid import Grid, describe
-from fedjax_drag.experiment.sweep.outcome_table import Cell, mean_final, metric_of, percent, texts
-from fedjax_drag.simulation.result import TEST, VALIDATION
+from fedjax_drag.experiment.sweep.outcome_table import Cell, criterion_of, mean_final, texts
+from fedjax_drag.simulation.criterion import VALIDATION, Criterion
 
 
 class Best(NamedTuple):
-    """The setting with the highest accuracy at the end of its runs, the mean over their seeds.
+    """The setting with the best accuracy, or what else ``metric`` says, at the end of its runs; the mean over seeds.
 
     Attributes:
       values: its number or the label of its value, by each axis that is neither the seed nor one of
         :data:`~fedjax_drag.experiment.config.config.CONDITIONS`, such as attack and partition.
-      metric: by which it is chosen: ``validation_accuracy`` where all cells have it, else ``test_accuracy``.
-      accuracy: of that metric; under several conditions the lowest.
-      test_accuracy: of the same runs; under several conditions the lowest.
+      criterion: by what it is chosen, on the validation examples where all cells have them.
+      value: of the criterion; under several conditions the worst.
+      test_value: of the same runs on the test examples; under several conditions the worst.
       conditions: under how many it ran.
     """
 
     values: dict[str, Any]
-    metric: str
-    accuracy: float
-    test_accuracy: float
+    criterion: Criterion
+    value: float
+    test_value: float
     conditions: int = 1
+
+    @property
+    def accuracy(self) -> float:
+        """``value``, where it is an accuracy."""
+        return self.value
+
+    @property
+    def test_accuracy(self) -> float:
+        """``test_value``, where it is an accuracy."""
+        return self.test_value
 
     def __str__(self) -> str:
         worst = "worst-case " if self.conditions > 1 else ""
-        test = f"{worst}test accuracy {percent(self.test_accuracy)} %"
-        by = f"by validation accuracy ({percent(self.accuracy)} %)" if self.metric == VALIDATION else "on the test set"
-        return f"{describe({axis: texts([value])[value] for axis, value in self.values.items()})}: {test}, chosen {by}"
+        by, unit = self.criterion, " %" * self.criterion.is_share
+        test = f"{worst}test {by.label} {by.figure(self.test_value)}{unit}"
+        on_validation = f"by validation {by.label} ({by.figure(self.value)}{unit})"
+        chosen = on_validation if by.on == VALIDATION else "on the test set"
+        setting = describe({axis: texts([value])[value] for axis, value in self.values.items()})
+        return f"{setting}: {test}, chosen {chosen}"
 
 
 def best(grid: Grid, cells: Sequence[Cell]) -> Best | None:
@@ -54,14 +67,14 @@ def best(grid: Grid, cells: Sequence[Cell]) -> Best | None:
     for cell in cells:
         if cell.status == "done":
             done.setdefault(setting(cell.values), []).append(cell)
-    metric = metric_of(cells)
-    lowest = {one: float(np.min(_means(same, metric))) for one, same in done.items() if len(same) == planned[one]}
-    finite = {one: accuracy for one, accuracy in lowest.items() if np.isfinite(accuracy)}
+    by = criterion_of(cells)
+    worst = {one: float(by.worst(_means(same, by.column))) for one, same in done.items() if len(same) == planned[one]}
+    finite = {one: value for one, value in worst.items() if np.isfinite(value)}
     if len(planned) < 2 or not finite:
         return None
-    chosen = max(finite, key=lambda one: finite[one])
-    on_test, values = _means(done[chosen], TEST), done[chosen][0].values
-    return Best({axis: values[axis] for axis in axes}, metric, finite[chosen], min(on_test), len(on_test))
+    chosen = max(finite, key=lambda one: float(by.merits(finite[one])))
+    on_test, values = _means(done[chosen], by.test), done[chosen][0].values
+    return Best({axis: values[axis] for axis in axes}, by, finite[chosen], float(by.worst(on_test)), len(on_test))
 
 
 def _means(cells: Sequence[Cell], metric: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""A sweep's matrix of accuracies as an image."""
+"""A sweep's matrix of final values as an image."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fedjax_drag.experiment.run import metric_kinds
-from fedjax_drag.experiment.sweep.outcome_table import Matrix, percent
+from fedjax_drag.experiment.sweep.outcome_table import Matrix
 from fedjax_drag.files import replaced
 
 _WIDTH, _HEIGHT = 0.95, 0.44  # of a cell, in inches
@@ -34,11 +34,12 @@ def draw(matrix: Matrix, title: str) -> Figure:
     if matrix.worst is not None:
         places.append(num_columns + _GAP)
         values, failed = np.column_stack([values, matrix.worst]), np.pad(failed, ((0, 0), (0, 1)))
-        texts = [(*row, percent(worst)) for row, worst in zip(texts, matrix.worst, strict=True)]
+        texts = [(*row, matrix.criterion.figure(worst)) for row, worst in zip(texts, matrix.worst, strict=True)]
     width, height = places[-1] + 1, num_rows
     figure = Figure(figsize=(_WIDTH * width, _HEIGHT * height), facecolor="white")
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    known = matrix.mean[np.isfinite(matrix.mean)]
+    values = matrix.criterion.merits(values)
+    known = values[:, :num_columns][np.isfinite(matrix.mean)]
     scale = Normalize(known.min(), known.max()) if known.size else Normalize(0.0, 1.0)
     for (row, column), value in np.ndenumerate(values):
         _cell(axes, places[column], row, value, texts[row][column], scale, bool(failed[row, column]))
@@ -66,13 +67,13 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(stream, format=path.suffix[1:], dpi=160, bbox_inches="tight", pad_inches=0.15)
 
 
-def _cell(axes: Axes, x: float, y: float, accuracy: float, written: str, scale: Normalize, hatched: bool) -> None:
-    color = colormaps["viridis"](scale(accuracy)) if np.isfinite(accuracy) else _EMPTY
+def _cell(axes: Axes, x: float, y: float, merit: float, written: str, scale: Normalize, hatched: bool) -> None:
+    color = colormaps["viridis"](scale(merit)) if np.isfinite(merit) else _EMPTY
     patch = Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=color, edgecolor="#B5B5B5", linewidth=0.0)
     if hatched:
         patch.set(hatch="////")
     axes.add_patch(patch)
-    dark = np.isfinite(accuracy) and scale(accuracy) < 0.6
+    dark = np.isfinite(merit) and scale(merit) < 0.6
     text = axes.text(x, y, written.replace(" \N{PLUS-MINUS SIGN} ", "\N{PLUS-MINUS SIGN}"), ha="center", va="center")
     text.set(fontsize=9 if len(written) < 9 else 7.5, color="white" if dark else _INK, parse_math=False)
     if hatched:
@@ -83,9 +84,10 @@ def _head(axes: Axes, matrix: Matrix, title: str) -> None:
     over = (
         f", mean over {matrix.num_seeds} seeds \N{PLUS-MINUS SIGN} standard deviation" if matrix.num_seeds > 1 else ""
     )
+    by, unit = matrix.criterion, " in %" * matrix.criterion.is_share
     heads = (
         (_short(title, 60), 24.0, {"fontsize": 13, "fontweight": "bold", "color": _INK}),
-        (f"final {metric_kinds.title(matrix.metric)} in %{over}", 9.0, {"fontsize": 9.5, "color": _MUTED}),
+        (f"final {metric_kinds.title(by.column)}{unit}{over}", 9.0, {"fontsize": 9.5, "color": _MUTED}),
     )
     for text, height, style in heads:
         above = axes.annotate(text, (0.0, 1.0), (0.0, height), "axes fraction", "offset points", annotation_clip=False)

@@ -19,7 +19,7 @@ from fedjax_drag.experiment.sweep.grid import Point, describe
 from fedjax_drag.simulation.batch import BatchEvaluation, BatchSimulation, prepare_batch
 from fedjax_drag.simulation.driver import Reason, Stopper
 from fedjax_drag.simulation.progress import has_bars, unless_quiet
-from fedjax_drag.simulation.result import Result, choice_metric
+from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.settings import Settings
 
 try:
@@ -121,12 +121,14 @@ class _Chunk:
         recorders = self._recorders
         with ExitStack() as open_folders:
             for cell, member in enumerate(self._members):
+                by = member.settings.criterion
                 if member.folder is not None:
                     open_folders.enter_context(FolderLock(member.folder))
-                    recorder = Recorder(member.folder, member.point.config, self._batch, member.resume, in_batch=True)
+                    given = member.folder, member.point.config, self._batch, member.resume, by
+                    recorder = Recorder(*given, in_batch=True)
                     recorders[cell] = open_folders.enter_context(closing(recorder))
                 history = recorders[cell].history if cell in recorders else {}
-                self._stoppers.append(Stopper(member.point.config, history))
+                self._stoppers.append(Stopper(member.point.config, history, by))
             start = self._start()
             initial = [recorder.state for recorder in recorders.values()] if start else None
             over = {cell for cell, recorder in recorders.items() if recorder.is_over}
@@ -134,8 +136,9 @@ class _Chunk:
             bar = open_folders.enter_context(unless_quiet(_common(self._members), rounds, start, quiet, share=cells))
 
             def show(event: BatchEvaluation) -> None:
-                by = choice_metric(next(iter(event.rows.values())))
-                bar.update(event.round, {by: np.mean([row[by] for row in event.rows.values()])})
+                one, rows = self._members[0].settings.criterion, list(event.rows.values())
+                column = one.among(*rows).column
+                bar.update(event.round, one.said({column: np.mean([row[column] for row in rows])}))
 
             try:
                 outcomes = self._batch.run(which, [self._record, show], initial, over)

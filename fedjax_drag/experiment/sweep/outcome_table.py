@@ -16,16 +16,16 @@ from fedjax_drag.experiment.run.metric_kinds import title
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep.grid import Grid, describe
 from fedjax_drag.files import replaced
-from fedjax_drag.simulation.result import TEST, VALIDATION, choice_metric
+from fedjax_drag.simulation.criterion import ACCURACY, Criterion, common
 
 Table = dict[str, np.ndarray]
 """Columns by name, each with one entry per row."""
 
 FIGURES = (
     "round",
-    TEST,
+    "test_accuracy",
     "test_loss",
-    VALIDATION,
+    "validation_accuracy",
     "validation_loss",
     "train_loss",
     "attack_success_rate",
@@ -38,7 +38,7 @@ FIGURES = (
 
 
 COMPLETE = ("done", "diverged")
-"""Statuses of cells that have a final accuracy."""
+"""Statuses of cells that came to their end."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,16 +51,18 @@ class Cell:
         ``"interrupted"``.
       message: what went wrong, or empty.
       history: the run's history; empty if the cell failed.
+      criterion: by what the run's rounds are chosen.
     """
 
     values: dict[str, Any]
     status: str
     message: str
     history: History
+    criterion: Criterion = ACCURACY
 
 
 class Matrix(NamedTuple):
-    """Final accuracies over the seeds of a sweep.
+    """Final accuracies over the seeds of a sweep, or final values of another criterion.
 
     Where some axes are conditions (:data:`~fedjax_drag.experiment.config.config.CONDITIONS`) and others are not,
     rows are combinations of the latter, the best worst case first, and columns those of the conditions. Otherwise rows
@@ -68,20 +70,20 @@ class Matrix(NamedTuple):
     others with the best first; and there is no worst case.
 
     Attributes:
-      metric: which accuracy: ``validation_accuracy`` where all cells have it, else ``test_accuracy``.
+      criterion: what is compared, on the validation examples where all cells have them.
       axis: the axes that the rows are values of.
       rows: their labels, R.
       columns: combinations of the values of the other axes but the seed, C.
       num_seeds: cells behind each entry.
       mean: over the seeds that have finished, ``[R, C]``; NaN where none has.
       failed: ``[R, C]`` bool: cells have failed and none has finished.
-      texts: ``[R][C]`` the entries in percent, for people.
-      worst: the minimum over the columns, ``[R]``; NaN where a column has no figure; None if no axis is a condition, or
+      texts: ``[R][C]`` the entries for people, shares in percent.
+      worst: the worst over the columns, ``[R]``; NaN where a column has no figure; None if no axis is a condition, or
         all are.
-      worst_on_test: the same of the test accuracy, ``[R]``; the order is not by it.
+      worst_on_test: the same on the test examples, ``[R]``; the order is not by it.
     """
 
-    metric: str
+    criterion: Criterion
     axis: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -148,9 +150,9 @@ def matrix(grid: Grid, cells: Sequence[Cell]) -> Matrix:
 
 
 def worst_cases(grid: Grid, cells: Sequence[Cell]) -> dict[str, float]:
-    """By setting, a combination of the axes that are no conditions, the minimum over the conditions; the best first.
+    """By setting, a combination of the axes that are no conditions, the worst over the conditions; the best first.
 
-    Where all axes are conditions, or none is, every combination has its own accuracy.
+    Where all axes are conditions, or none is, every combination has its own value.
     """
     choices, conditions = _divided(grid)
     found = _matrix(grid, cells, choices or conditions, conditions if choices else [], crossed=True)
@@ -183,7 +185,7 @@ def texts(values: Sequence[Any]) -> dict[Any, str]:
 
 
 def _matrix(grid: Grid, cells: Sequence[Cell], by: Sequence[str], over: Sequence[str], crossed: bool) -> Matrix:
-    """The accuracies of combinations of the axes ``by``, with their worst case over the others if they are crossed."""
+    """The values of combinations of the axes ``by``, with their worst case over the others if they are crossed."""
 
     def place(values: Mapping[str, Any]) -> tuple[str, str]:
         row = texts(grid.labels[by[0]])[values[by[0]]] if len(by) == 1 else setting(grid, values, by)
@@ -194,29 +196,30 @@ def _matrix(grid: Grid, cells: Sequence[Cell], by: Sequence[str], over: Sequence
     groups: dict[tuple[str, str], list[Cell]] = {key: [] for key in itertools.product(rows, columns)}
     for cell in cells:
         groups[place(cell.values)].append(cell)
-    num_seeds, metric = len(grid.points) // len(places), metric_of(cells)
+    num_seeds, criterion = len(grid.points) // len(places), criterion_of(cells)
 
     def entries(of: Callable[[list[Cell]], Any]) -> np.ndarray:
         return np.array([[of(groups[row, column]) for column in columns] for row in rows])
 
-    mean, on_test = (entries(lambda group, name=name: mean_final(group, name)) for name in (metric, TEST))
+    measured = criterion.column, criterion.test
+    mean, on_test = (entries(lambda group, name=name: mean_final(group, name)) for name in measured)
     failed = entries(lambda group: _any(group, "failed")) & np.isnan(mean)
-    shown = entries(lambda group: _text(group, metric, num_seeds)).tolist()
-    worst = mean.min(axis=1)  # NaN if an entry is: a row with a missing entry has no worst case
+    shown = entries(lambda group: _text(group, criterion, num_seeds)).tolist()
+    worst = criterion.worst(mean, axis=1)  # NaN if an entry is: a row with a missing entry has no worst case
     numeric = len(by) == 1 and all(isinstance(value, int | float) for value in grid.labels[by[0]])
-    best = worst if crossed else np.where(np.isnan(mean), -1.0, mean).max(axis=1)
+    best = criterion.merits(worst) if crossed else criterion.merits(mean).max(axis=1)
     order = np.arange(len(rows)) if numeric and not crossed else np.argsort(-best, kind="stable")
     return Matrix(
-        metric,
+        criterion,
         ", ".join(by),
         tuple(rows[i] for i in order),
-        tuple(column or title(metric) for column in columns),
+        tuple(column or title(criterion.column) for column in columns),
         num_seeds,
         mean[order],
         failed[order],
         tuple(tuple(shown[i]) for i in order),
         worst[order] if crossed else None,
-        on_test.min(axis=1)[order] if crossed else None,
+        criterion.worst(on_test, axis=1)[order] if crossed else None,
     )
 
 
@@ -226,25 +229,20 @@ def _divided(grid: Grid) -> tuple[list[str], list[str]]:
     return [axis for axis in proper if not is_condition(axis)], [axis for axis in proper if is_condition(axis)]
 
 
-def percent(accuracy: float) -> str:
-    """An accuracy in percent with one decimal; a dash if there is none."""
-    return f"{100 * accuracy:.1f}" if np.isfinite(accuracy) else "-"
-
-
 def _proper(grid: Grid) -> list[str]:
     """The axes but the seed, unless there is no other."""
     return [axis for axis in grid.axes if axis != "seed"] or ["seed"]
 
 
-def metric_of(cells: Sequence[Cell]) -> str:
-    """The accuracy by which cells are compared."""
-    return choice_metric(*(cell.history for cell in cells if cell.status in COMPLETE))
+def criterion_of(cells: Sequence[Cell]) -> Criterion:
+    """By what cells are compared."""
+    return common(cell for cell in cells if cell.status in COMPLETE)
 
 
 def mean_final(cells: Sequence[Cell], metric: str) -> float:
-    """An accuracy at the end of the cells that got there, its mean over them; NaN if none has.
+    """A metric at the end of the cells that got there, its mean over them; NaN if none has.
 
-    The sum is exact before it is rounded, so that equal accuracies in another order are a tie.
+    The sum is exact before it is rounded, so that equal values in another order are a tie.
     """
     finals = _finals(cells, metric)
     return math.fsum(finals) / finals.size if finals.size else np.nan
@@ -260,14 +258,14 @@ def _any(cells: Sequence[Cell], status: str) -> bool:
     return any(cell.status == status for cell in cells)
 
 
-def _text(cells: Sequence[Cell], metric: str, num_seeds: int) -> str:
-    finals = _finals(cells, metric)
+def _text(cells: Sequence[Cell], by: Criterion, num_seeds: int) -> str:
+    finals = _finals(cells, by.column)
     if not finals.size:
         return "failed" if _any(cells, "failed") else "-"
-    spread = f" \N{PLUS-MINUS SIGN} {100 * finals.std(ddof=1):.1f}" if finals.size > 1 else ""
+    spread = f" \N{PLUS-MINUS SIGN} {by.figure(finals.std(ddof=1))}" if finals.size > 1 else ""
     mark = "*" if _any(cells, "diverged") else ""
     missing = f" ({finals.size} of {num_seeds})" if finals.size < num_seeds else ""
-    return percent(finals.mean()) + spread + mark + missing
+    return by.figure(finals.mean()) + spread + mark + missing
 
 
 def _numbers(column: Any) -> np.ndarray:

@@ -10,24 +10,28 @@ from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep.grid import Point
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.files import read_bytes
+from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.driver import reason as reason_to_end
 from fedjax_drag.simulation.result import Result, rejection, with_client_seconds
 
 
 def outcome(point: Point, ended: Result | Exception) -> Cell:
     """The outcome of a cell that ended with a result or with an exception."""
-    return failed(point, ended) if isinstance(ended, Exception) else judged(point, ended.history, ended.diverged_at)
+    if isinstance(ended, Exception):
+        return failed(point, ended)
+    return judged(point, ended.history, ended.diverged_at, ended.criterion)
 
 
-def judged(point: Point, history: History, diverged_at: int | None) -> Cell:
+def judged(point: Point, history: History, diverged_at: int | None, criterion: Criterion) -> Cell:
     """The outcome of a cell that came to its end: done, unless parameters or the last test loss are not finite."""
     if diverged_at is not None:
-        return Cell(point.values, "diverged", f"parameters are not finite after round {diverged_at}", history)
+        message = f"parameters are not finite after round {diverged_at}"
+        return Cell(point.values, "diverged", message, history, criterion)
     bad = ~np.isfinite(np.asarray(history["test_loss"], np.float64))
     if not bad[-1]:
-        return Cell(point.values, "done", rejection(history), history)
+        return Cell(point.values, "done", rejection(history), history, criterion)
     first = int(history["round"][len(bad) - int(np.argmin(bad[::-1])) if not bad.all() else 0])
-    return Cell(point.values, "diverged", f"test_loss is not finite from round {first} on", history)
+    return Cell(point.values, "diverged", f"test_loss is not finite from round {first} on", history, criterion)
 
 
 def failed(point: Point, error: Exception) -> Cell:
@@ -51,7 +55,8 @@ def finished(folder: Path, point: Point) -> Cell | None:
     history, damage = metrics_file.parse(content)
     checksum = zlib.crc32(content)
     damaged = damage or figures.get("metrics_crc32", checksum) != checksum  # older versions wrote none
-    ended_early = reason_to_end(history, point.config) is not None
+    criterion = results.read_criterion(folder)
+    ended_early = reason_to_end(history, point.config, criterion) is not None
     if damaged or not history or (figures["interrupted"] and not ended_early):
         return None
     history = metrics_file.typed(history, figures.get("dtypes"))
@@ -60,10 +65,11 @@ def finished(folder: Path, point: Point) -> Cell | None:
     if history["round"][-1] < point.config.rounds and not (stopped or ended_early):
         return None
     history = with_client_seconds(history, figures.get("seconds_per_local_step"))
-    return judged(point, history, diverged_at)
+    return judged(point, history, diverged_at, criterion)
 
 
 def interrupted(folder: Path, point: Point) -> Cell | None:
     """The outcome of a cell that was stopped on its way, if it has left evaluations in its folder, else None."""
     history = metrics_file.read(folder / METRICS).history
-    return Cell(point.values, "interrupted", "stopped before its end", history) if history else None
+    stopped = "interrupted", "stopped before its end"
+    return Cell(point.values, *stopped, history, results.read_criterion(folder)) if history else None

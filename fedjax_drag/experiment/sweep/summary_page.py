@@ -1,4 +1,4 @@
-"""A sweep's matrix of accuracies as a page of Markdown."""
+"""A sweep's matrix of final values as a page of Markdown."""
 
 from collections.abc import Sequence
 
@@ -7,24 +7,25 @@ import numpy as np
 from fedjax_drag.experiment.run.metric_kinds import title
 from fedjax_drag.experiment.sweep import choice
 from fedjax_drag.experiment.sweep.grid import Grid, describe
-from fedjax_drag.experiment.sweep.outcome_table import Cell, Matrix, matrix, percent
-from fedjax_drag.simulation.result import TEST
+from fedjax_drag.experiment.sweep.outcome_table import Cell, Matrix, matrix
+from fedjax_drag.simulation.criterion import TEST
 
 
 def summary(grid: Grid, cells: Sequence[Cell]) -> str:
     """The matrix with the setting that is best, and the failures below it."""
     shown, best = matrix(grid, cells), choice.best(grid, cells)
     over = f", mean over {shown.num_seeds} seeds \N{PLUS-MINUS SIGN} standard deviation" if shown.num_seeds > 1 else ""
-    accuracy = title(shown.metric).capitalize()
-    worst = "" if shown.worst is None else "; worst case: the minimum over the columns"
+    by = shown.criterion
+    what, extreme = title(by.column).capitalize(), "minimum" if by.higher_is_better else "maximum"
+    worst = "" if shown.worst is None else f"; worst case: the {extreme} over the columns"
     page = [
         f"# {grid.base.name}",
-        f"{accuracy} in % at the end of the run{over}{worst}.",
+        f"{what}{' in %' * by.is_share} at the end of the run{over}{worst}.",
         markdown(_lines(shown)),
         *([] if best is None else [f"Best setting: {best}."]),
     ]
     if any(cell.status == "diverged" for cell in cells):
-        page.append("\\* diverged: the accuracy of a model whose loss is not finite")
+        page.append(f"\\* diverged: the {by.label} of a model whose loss is not finite")
     wrong: dict[str, list[str]] = {}
     for cell in cells:
         if cell.message:
@@ -38,13 +39,13 @@ def summary(grid: Grid, cells: Sequence[Cell]) -> str:
 
 
 def _lines(shown: Matrix) -> list[list[str]]:
-    """Head and rows; the worst case on the test examples too where the accuracies are those of others."""
+    """Head and rows; the worst case on the test examples too where it is chosen by other examples."""
     worst: list[tuple[str, np.ndarray]] = [] if shown.worst is None else [("worst case", shown.worst)]
-    if shown.metric != TEST and shown.worst_on_test is not None:
+    if shown.criterion.on != TEST and shown.worst_on_test is not None:
         worst.append(("worst case on test", shown.worst_on_test))
     head = [shown.axis, *shown.columns, *(name for name, _ in worst)]
     rows = zip(shown.rows, shown.texts, *(values for _, values in worst), strict=True)
-    return [head, *([row, *texts, *map(percent, figures)] for row, texts, *figures in rows)]
+    return [head, *([row, *texts, *map(shown.criterion.figure, figures)] for row, texts, *figures in rows)]
 
 
 def _listed(labels: Sequence[str], most: int = 4) -> str:

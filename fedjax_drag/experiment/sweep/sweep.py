@@ -48,10 +48,11 @@ class Sweep(NamedTuple):
       table: columns by name, a row for each cell and evaluation: the axes, ``status``, ``message`` and the figures of
         the histories.
       worst_case: by setting (the value of the axis that is neither the seed nor a condition, such as attack, partition
-        and share of malicious clients; of several axes ``"krum, step_size=0.1"``), the minimum over the conditions of
+        and share of malicious clients; of several axes ``"krum, step_size=0.1"``), the worst over the conditions of
         the final accuracy, its mean over the seeds; the best first, NaN where a combination has none. Of the validation
-        accuracy where the data of all cells have a validation split, else of the test accuracy.
-      best: the setting with the highest of these, and its test accuracy, a
+        accuracy where the data of all cells have a validation split, else of the test accuracy; of another metric where
+        the configuration says so.
+      best: the setting with the best of these, and its test accuracy, a
         :class:`~fedjax_drag.experiment.sweep.choice.Best`; None if there is but one setting, or none has come to a good
         end.
     """

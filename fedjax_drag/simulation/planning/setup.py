@@ -22,7 +22,6 @@ from fedjax_drag.data.batching import gather
 from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.data.normalization import TOKENS
 from fedjax_drag.losses import cross_entropy
-from fedjax_drag.metrics import accuracy
 from fedjax_drag.models.lora import ADAPTERS, LoRA
 from fedjax_drag.models.modes import module_of
 from fedjax_drag.privacy import accountant
@@ -281,7 +280,7 @@ def _model_of(settings: Settings, frozen: bool) -> Model:
         as_part(settings.loss or cross_entropy()),
         data.preprocessing,
         data.num_classes,
-        tuple(settings.metrics) if settings.metrics is not None else (accuracy(),) * data.has_labels,
+        settings.measured,
         tuple(trainable) if isinstance(trainable, Sequence) and not isinstance(trainable, str) else trainable,
         settings.compute_dtype,
         settings.model_forms,

@@ -220,19 +220,20 @@ def over_clients(
     """The spread of a metric over the clients, all of which weigh the same.
 
     Args:
-      values: ``[M]``; NaN for clients that do not count, of which there is one at least.
+      values: ``[M]``; NaN for clients that do not count.
       name: of the metric.
       higher_is_better: else the worst clients are those with the highest values.
 
     Returns:
       With their names behind ``name``: ``_mean``; ``_worst_tenth``, the mean over the tenth of the clients, rounded up,
-      that are worst; ``_std``, the standard deviation over the clients (divided by their number).
+      that are worst; ``_std``, the standard deviation over the clients (divided by their number). NaN if none counts.
 
     References:
       Li, Sanjabi, Beirami and Smith, Fair resource allocation in federated learning, ICLR 2020: its Table 1 reports the
       average, the worst 10 %, the best 10 % and the variance over the clients.
     """
     worst_first = np.sort(np.asarray(values, np.float64)[~np.isnan(values)])[:: 1 if higher_is_better else -1]
+    worst_first = worst_first if worst_first.size else np.array([np.nan])
     figures = {
         "mean": worst_first.mean(),
         "worst_tenth": worst_first[: -(-len(worst_first) // WORST)].mean(),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
-from fedjax_drag.simulation.result import ROUNDING
+from fedjax_drag.simulation.criterion import ROUNDING
 from reproduction.judging.claims import Answer, Question, Where
 from reproduction.judging.margins import FAILS, FEWEST, HOLDS, LEVEL, UNDECIDED, Interval, Part, Prediction, Votes
 from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, first

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
-from fedjax_drag.simulation.result import first_reached
+from fedjax_drag.simulation import criterion
 
 TAIL = 0.1
 """Share of the rounds, at the end of a run, whose evaluations have its final accuracy as their mean: under attack a
@@ -150,7 +150,7 @@ def over_the_run(cell: Cell) -> float:
 
 def first(cell: Cell, accuracy: float) -> float:
     """First round at which the accuracy is reached; infinite if it never is."""
-    place = first_reached(cell.history[ACCURACY], accuracy)
+    place = criterion.ACCURACY.first_reached(cell.history[ACCURACY], accuracy)
     return float("inf") if place is None else float(cell.history["round"][place])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_drag.experiment.build.experiment import read
 from fedjax_drag.experiment.intervals import estimate
-from fedjax_drag.simulation.result import TEST, VALIDATION
+from fedjax_drag.simulation.criterion import ACCURACY
 from reproduction.judging.outcome import DIVERGED, MissingError, Outcome
 from reproduction.names import percent, written
 from reproduction.showing.paired import TAIL
@@ -47,8 +47,8 @@ def chosen(target: Target, outcome: Outcome, untuned: Any) -> dict[str, Choice]:
     for label in outcome.labels(target.lines):
         part = outcome.at({target.lines: label})
         values = part.labels(target.tuned)
-        best = max(values, key=lambda value: _levels(part.at({target.tuned: value}), VALIDATION).mean())
-        tests = [_levels(part.at({target.tuned: value}), TEST) for value in (best, untuned)]
+        best = max(values, key=lambda value: _levels(part.at({target.tuned: value}), "validation_accuracy").mean())
+        tests = [_levels(part.at({target.tuned: value}), ACCURACY.test) for value in (best, untuned)]
         choices[label] = Choice(best, *tests)
     return choices
 

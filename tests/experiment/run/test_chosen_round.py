@@ -21,7 +21,7 @@ def test_the_best_checkpoint_is_chosen_by_validation(tmp_path):
     with plan(SPLIT | {"keep_checkpoints": 1}) as planned:
         (job,) = planned.jobs
     state = job.simulation.initial_state()
-    recorder = Recorder(tmp_path, job.config, job.simulation, resume=False)
+    recorder = Recorder(tmp_path, job.config, job.simulation, resume=False, criterion=job.simulation.criterion)
     pairs = {1: (0.5, 0.7), 2: (0.6, 0.7), 3: (0.9, 0.6), 4: (0.7, 0.5)}  # of equal ones the last
     for number, (test, validation) in pairs.items():
         metrics = {"round": number, "test_accuracy": test, "test_loss": 1.0, "validation_accuracy": validation}

@@ -32,7 +32,7 @@ def test_without_a_folder_nothing_is_written(tiny, tmp_path, monkeypatch):
 
 def test_folder_holds_what_a_run_writes(finished):
     folder, result = finished
-    assert {path.name for path in folder.iterdir()} == {*results.WRITTEN, lock.LOCK} - {results.FIGURE}
+    assert {path.name for path in folder.iterdir()} == {*results.WRITTEN, lock.LOCK} - {*results.FIGURES}
 
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [2, 4, 6]
@@ -121,7 +121,7 @@ def test_overwrite_removes_what_runs_wrote_and_nothing_else(tiny, tmp_path):
     (out / "notes.txt").write_text("mine")
     (out / "b" / "notes.txt").write_text("mine")
     run(tiny, overrides=["rounds=2"], out=out, overwrite=True)
-    written = {*results.WRITTEN, lock.LOCK} - {results.FIGURE}
+    written = {*results.WRITTEN, lock.LOCK} - {*results.FIGURES}
     assert {path.name for path in out.iterdir()} == written | {"notes.txt", "b"}
     assert {path.name for path in (out / "b").iterdir()} == {"notes.txt", lock.LOCK}
 

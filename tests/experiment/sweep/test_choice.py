@@ -37,7 +37,7 @@ def test_the_best_setting_by_validation_is_reported_with_its_test_figure():
     test, validation = [0.5, 0.5, 0.9, 0.7, 0.6, 0.6], [0.5, 0.5, 0.6, 0.6, 0.6, 0.8]
     cells = cells_of(grid, test, validation)
     best = choice.best(grid, cells)
-    assert (best.values, best.metric) == ({"step_size": 0.3}, "validation_accuracy")
+    assert (best.values, best.criterion.column) == ({"step_size": 0.3}, "validation_accuracy")
     assert (best.accuracy, best.test_accuracy) == pytest.approx((0.7, 0.6))
     page = summary(grid, cells)
     assert "Validation accuracy in % at the end of the run" in page
@@ -70,7 +70,7 @@ def test_settings_that_did_not_come_to_a_good_end_are_not_best():
 def test_cells_of_which_one_has_no_validation_are_compared_on_the_test_set():
     grid = grid_of(step_size=[0.1, 0.2])
     (first, _), (_, second) = cells_of(grid, [0.5, 0.6]), cells_of(grid, [0.5, 0.6], [0.9, 0.2])
-    assert choice.best(grid, [first, second]).metric == "test_accuracy"
+    assert choice.best(grid, [first, second]).criterion.column == "test_accuracy"
 
 
 def test_of_a_grid_some_cells_may_be_left_out():
@@ -111,7 +111,7 @@ def test_cells_with_a_split_run_as_one_program_as_they_do_alone(tmp_path):
         finals.setdefault(cell.values["step_size"], []).append(cell.history["validation_accuracy"][-1])
     means = {step_size: np.mean(values) for step_size, values in finals.items()}
     assert found.best.values == {"step_size": max(means, key=means.get)}
-    assert found.worst_case == pytest.approx({str(step_size): mean for step_size, mean in means.items()})
+    assert found.worst_case == pytest.approx({f"{step_size:g}": mean for step_size, mean in means.items()})
     with (tmp_path / "out" / "table.csv").open() as lines:
         heads = next(csv.reader(lines))
     assert heads[6:9] == ["test_loss", "validation_accuracy", "validation_loss"]

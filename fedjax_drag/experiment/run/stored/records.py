@@ -1,4 +1,4 @@
-"""What a checkpoint is: its round, its run, its configuration and its accuracy, in a file beside its state.
+"""What a checkpoint is: its round, its run, its configuration and how good it is, in a file beside its state.
 
 The file has a checksum of its own, and that of the state: nothing by which a checkpoint is chosen can change, and no
 state can take the place of another, without being noticed.
@@ -27,7 +27,8 @@ class Record(NamedTuple):
 
     Attributes:
       round: rounds done.
-      accuracy: by which the best is chosen; None if it is not finite.
+      accuracy: by which the best is chosen, the highest: the run's metric, its negative where lower is better; None if
+        it is not finite.
       state: checksum of its state.
       run: the name of its run, or None.
       config: the configuration of its run as plain values, or empty.
