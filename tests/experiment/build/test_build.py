@@ -263,7 +263,8 @@ def test_what_the_experiment_knows_reaches_rules_inside_rules(wrap):
 def test_a_reducer_is_not_told_about_malicious_clients():
     """It works on examples: their number must be given."""
     config = load({"root_client": {"name": "robust_sgd", "reducer": "krum"}, "byzantine_fraction": 0.3})
-    assert resolve(config).root_client.arguments == {"reducer": Component("krum", {"num_byzantine": None, "distance_power": 2})}
+    krum = Component("krum", {"num_byzantine": None, "distance_power": 2})
+    assert resolve(config).root_client.arguments == {"reducer": krum}
     with pytest.raises(ValueError, match=r"^root_client\.reducer: num_byzantine=None: must be the number of examples"):
         build.part(resolve(config), "root_client")
     config = load(config, ["root_client.reducer.num_byzantine=2"])
