@@ -2,6 +2,7 @@
 
 from fedjax_drag.algorithms._adabest import adabest
 from fedjax_drag.algorithms._fedacg import fedacg
+from fedjax_drag.algorithms._fedadmm import fedadmm
 from fedjax_drag.algorithms._feddc import feddc
 from fedjax_drag.algorithms._feddyn import feddyn
 from fedjax_drag.algorithms._fednova import fednova
@@ -24,6 +25,7 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "adabest",
     "feddyn",
     "feddc",
+    "fedadmm",
     "fedacg",
     "stem",
     "taco",

@@ -165,6 +165,11 @@ class SummedMethod(TwoSided):
     the method's.
     """
 
+    def messages(self, params: Params, uplink: Uplink, state: State, **extras: Any) -> Deltas:
+        """What the rule is given of each client, by default its delta."""
+        del params, state, extras
+        return uplink.delta
+
     def contribute(self, uplink: Uplink, state: State, counted: jax.Array, **extras: Any) -> Contribution:
         """What the method takes from clients ``[B]``, of which those that are not ``counted`` add nothing."""
         del uplink, state, counted, extras
@@ -180,8 +185,8 @@ class SummedMethod(TwoSided):
         return params
 
     def aggregate(self, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
-        here = self.origin(params, state)
-        moved, inner, counted = apply_screened(self.rule, here, uplink, state.aggregator, **extras)
+        here, own = self.origin(params, state), self.messages(params, uplink, state, **extras)
+        moved, inner, counted = apply_screened(self.rule, here, uplink, state.aggregator, own, **extras)
         total, rows = self.contribute(uplink, state, counted, **extras)
         return self.close(params, state, Outcome(moved, inner, total, rows, counted), **extras)
 
@@ -211,8 +216,8 @@ class SummedMethod(TwoSided):
     ) -> tuple[_Totals, _Kept]:
         who = screen(uplink, valid, reject_nonfinite)
         of_rule = extras | {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
-        here = self.origin(params, state)
-        inner, kept = self._sums.accumulate(here, uplink.delta, state.aggregator, **of_rule)
+        here, own = self.origin(params, state), self.messages(params, uplink, state, **extras)
+        inner, kept = self._sums.accumulate(here, own, state.aggregator, **of_rule)
         total, rows = self.contribute(uplink, state, who.counted, **extras)
         return _Totals(inner, total), _Kept(kept, rows, who)
 
@@ -238,6 +243,7 @@ def apply_screened(
     params: Params,
     uplink: Uplink,
     state: State,
+    deltas: Deltas = None,
     *,
     valid: Any = None,
     reject_nonfinite: bool = True,
@@ -252,6 +258,7 @@ def apply_screened(
       params: global parameters.
       uplink: the round's messages.
       state: of the rule.
+      deltas: what the rule is given of each client; default the deltas of ``uplink``.
       valid: clients that take part at all ``[S]``; default all.
       reject_nonfinite: whether to reject clients whose message is not usable.
       **extras: for the rule.
@@ -261,7 +268,7 @@ def apply_screened(
     """
     who = screen(uplink, valid, reject_nonfinite)
     extras |= {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
-    moved, after = rule.apply(params, uplink.delta, state, **extras)
+    moved, after = rule.apply(params, uplink.delta if deltas is None else deltas, state, **extras)
     return moved, with_metrics(after, num_rejected=who.num_rejected), who.counted
 
 

@@ -29,9 +29,10 @@ from fedjax_drag.simulation.run import (
 from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params, Uplink
 from fedjax_drag.types._part import value_of
 
-LossFn = Callable[[Params, Statistics, Batch, Streams], tuple[jax.Array, Statistics]]
+LossFn = Callable[..., tuple[jax.Array, Statistics]]
 """``(params, statistics, batch, rngs) -> (loss, statistics)``: the mean loss of the batch's real examples in training,
-and the statistics of the model after it."""
+and the statistics of the model after it. Of a client rule that has a loss it receives that too, as a function of
+:class:`~fedjax_drag.types.Examined`."""
 
 LOCAL_STEPS = "local_steps"
 """In a compiled program, the name of the loop over local steps where clients take different numbers of them."""
@@ -123,6 +124,8 @@ def local_pass(
 
         # Further gradients of the step see the same statistics and random numbers, as those of one sample should.
         def loss_on(at: Params, on: Batch) -> tuple[jax.Array, Statistics]:
+            if client.has_loss:
+                return loss_fn(at, statistics, on, rngs, lambda examined: client.loss(examined, carry, downlink, on))
             return loss_fn(at, statistics, on, rngs)
 
         (loss, after), gradient = jax.value_and_grad(loss_on, has_aux=True)(w, batch)
@@ -147,6 +150,7 @@ def local_pass(
         taken = taken if num_steps is None else jnp.minimum(taken, num_steps)
         end, loss = _own_steps(step, start, each, real, taken)
     aux = client.report(downlink, end.params, end.carry, taken * jnp.asarray(step_size))
+    end = end._replace(carry=client.keep(end.params, end.carry))
     before = downlink.start
     if at_once:
         # Behind a barrier, what all clients share is not the copy for each of them that a loop begins with.
@@ -287,11 +291,14 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
     own_keys = each_step("client rule") if client.keyed else None
     own_kept, statistics = own.kept.statistics, shared.model.statistics  # a client's own where they are local
     statistics = own_kept.rows if per_client.is_per_client(own_kept) else statistics
+    loss_fn = functools.partial(run.model.training_loss, shared.model)
+    if client.has_loss:
+        loss_fn = functools.partial(loss_fn, class_counts=_class_counts(run, shared, own))
     precision = run.matmul_precision
     with contextlib.nullcontext() if precision == PRECISIONS[0] else jax.default_matmul_precision(precision):
         return local_pass(
             client,
-            functools.partial(run.model.training_loss, shared.model),
+            loss_fn,
             shared.downlink._replace(own=own.downlink),
             fetch=functools.partial(_fetch, run, shared, own),
             drawn=Drawn(places, keys),
@@ -302,6 +309,15 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
             optimizer=run.local_optimizer and value_of(run.local_optimizer),
             at_once=run.batching.is_batched,
         )
+
+
+def _class_counts(run: Run, shared: RoundInput, own: ClientInput) -> Int[Array, " classes"] | None:
+    """How many examples of each class a client has; None where examples do not have one label each."""
+    labels = own.examples.y if isinstance(own.examples, Batch) else jnp.asarray(shared.federation.train.y)[own.examples]
+    if labels.ndim != 1 or not run.model.num_classes:
+        return None
+    real = jnp.arange(len(labels)) < own.num_examples
+    return jax.ops.segment_sum(real.astype(jnp.int32), labels, run.model.num_classes)
 
 
 def step_size_of(run: Run, round_index: Int[Array, ""]) -> Any:
