@@ -242,6 +242,14 @@ ALGORITHMS = [
     Case("tailored_fedprox", algorithms.tailored_fedprox, {"num_clients": NUM_CLIENTS}, {"mu": (0.0, 0.1, 1.0)}, IDS),
     Case("fednova", algorithms.fednova, {"rho": 0.9, "mu": 0.1}, {"rho": (0.0, 0.5, 0.9), "mu": (0.0, 0.1, 1.0)}),
     Case("mime", algorithms.mime, {"b": 0.9}, {"b": (0.0, 0.5, 0.9)}),
+    Case("ifca", algorithms.ifca, {"num_clients": NUM_CLIENTS}, requires=IDS),
+    Case(
+        "ifca-gradients-median",
+        algorithms.ifca,
+        {"num_clients": NUM_CLIENTS, "averaging": "gradients", "aggregator": aggregators.median()},
+        requires=IDS,
+    ),
+    Case("hypcluster", algorithms.hypcluster, {"num_clients": NUM_CLIENTS}, requires=IDS | {"num_examples"}),
     Case(
         "mime-first-krum",
         algorithms.mime,

@@ -7,6 +7,8 @@ from fedjax_drag.algorithms._feddc import feddc
 from fedjax_drag.algorithms._feddyn import feddyn
 from fedjax_drag.algorithms._fednova import fednova
 from fedjax_drag.algorithms._from_aggregator import from_aggregator
+from fedjax_drag.algorithms._hypcluster import hypcluster
+from fedjax_drag.algorithms._ifca import ifca
 from fedjax_drag.algorithms._mime import mime
 from fedjax_drag.algorithms._scaffold import scaffold
 from fedjax_drag.algorithms._stem import stem
@@ -32,4 +34,6 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "tailored_fedprox",
     "fednova",
     "mime",
+    "ifca",
+    "hypcluster",
 ]

@@ -7,6 +7,7 @@
 
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -79,6 +80,11 @@ class TwoSided(Algorithm):
     def split(self) -> Any:
         return self.rule.split
 
+    def receive(self, downlink: Downlink, loss: Callable[[Params], jax.Array]) -> Downlink:
+        """As of :class:`~fedjax_drag.types.ClientRule`, by default all."""
+        del loss
+        return downlink
+
     def begin(self, downlink: Downlink) -> Any:
         """As of :class:`~fedjax_drag.types.ClientRule`, by default no carry."""
         del downlink
@@ -102,6 +108,9 @@ class ClientSide(ClientRule):
     @property
     def name(self) -> str:
         return f"_{self.method.name}"
+
+    def receive(self, downlink: Downlink, loss: Callable[[Params], jax.Array]) -> Downlink:
+        return self.method.receive(downlink, loss)
 
     def begin(self, downlink: Downlink) -> Any:
         return self.method.begin(downlink)

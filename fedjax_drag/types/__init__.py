@@ -23,7 +23,15 @@ from fedjax_drag.types._aggregator import (
     Sums,
     extras_of,
 )
-from fedjax_drag.types._algorithm import AggregateFn, Algorithm, BroadcastFn, EligibleFn, OutputFn
+from fedjax_drag.types._algorithm import (
+    AggregateFn,
+    Algorithm,
+    BroadcastFn,
+    Clusters,
+    ClustersFn,
+    EligibleFn,
+    OutputFn,
+)
 from fedjax_drag.types._attack import POISON_NEEDS, ActiveFn, Attack, ForgeFn, GoalFn, PoisonFn, WrappedAttack
 from fedjax_drag.types._client_rule import (
     BeginFn,
@@ -61,6 +69,8 @@ __all__ = [
     "BeginFn",
     "BroadcastFn",
     "ClientRule",
+    "Clusters",
+    "ClustersFn",
     "Deltas",
     "DirectionFn",
     "Downlink",
