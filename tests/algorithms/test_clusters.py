@@ -93,6 +93,7 @@ def test_agrees_with_its_listing(method, weigh):
     models, chosen, choices = listing(start, [list(map(int, ids)) for ids in result.history["client_ids"]], weigh)
     assert len({k for row in choices for k in row}) > 1
     np.testing.assert_array_equal(result.history["cluster"], choices)
+    np.testing.assert_array_equal(result.history["bytes_down"], 4 * 4 * start.size)  # of four clients, all models
     state = result.state.algorithm
     np.testing.assert_array_equal(state.chosen, chosen)
     np.testing.assert_allclose(as_matrices(state.models), models, atol=1e-5)
