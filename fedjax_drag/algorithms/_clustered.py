@@ -111,11 +111,7 @@ class Clustered(TwoSided):
             models, tuple(inner), chosen, metrics
         )
 
-    @property
-    def clusters(self) -> Any:
-        return self._clusters
-
-    def _clusters(self, state: ClusteredState) -> Clusters:
+    def clusters(self, state: ClusteredState) -> Clusters:
         """A client uses what it chose when it last took part, before that what most clients chose."""
         return Clusters(state.models, jnp.where(state.chosen < 0, self._most_chosen(state.chosen), state.chosen))
 
