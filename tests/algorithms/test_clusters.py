@@ -77,6 +77,7 @@ def size(m):
     return len(clients()[m][1])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("method", "weigh"),
     [
