@@ -181,6 +181,9 @@ CLIENTS = [
     Case("sgd", clients.sgd),
     Case("fedprox", clients.fedprox, {"mu": 0.2}, {"mu": (0.0, 0.2, 1.0)}),
     Case("fedsam", clients.fedsam, {"rho": 0.05}, {"rho": (0.0, 0.05, 0.5)}),
+    Case("moon", clients.moon, {"mu": 1.0}, {"mu": (0.0, 1.0), "temperature": (0.1, 0.5)}),
+    Case("fedlc", clients.fedlc, {"tau": 1.0}, {"tau": (0.0, 1.0)}),
+    Case("fedntd", clients.fedntd, {"beta": 1.0}, {"beta": (0.0, 1.0), "temperature": (0.5, 3.0)}),
     Case("momentum_sgd", clients.momentum_sgd, {"beta": 0.9}, {"beta": (0.0, 0.5, 0.9)}),
     Case(
         "dp_sgd",
@@ -224,6 +227,7 @@ ALGORITHMS = [
     ),
     Case("feddyn", algorithms.feddyn, {"num_clients": NUM_CLIENTS, "a": 0.1}, {"a": (0.01, 0.1, 1.0)}, IDS),
     Case("feddc", algorithms.feddc, {"num_clients": NUM_CLIENTS, "a": 0.1}, {"a": (0.01, 0.1, 1.0)}, IDS),
+    Case("fedadmm", algorithms.fedadmm, {"num_clients": NUM_CLIENTS, "rho": 0.1}, {"rho": (0.0, 0.1, 1.0)}, IDS),
     Case("fedacg", algorithms.fedacg, {}, {"lam": (0.0, 0.5, 0.85), "beta": (0.0, 0.001, 0.2)}),
     Case("fedacg-global", algorithms.fedacg, {"start": "global"}, {"lam": (0.0, 0.5, 0.85), "beta": (0.0, 0.2)}),
     Case("stem", algorithms.stem, {"a": 0.2}, {"a": (0.0, 0.2, 1.0)}),
@@ -238,6 +242,14 @@ ALGORITHMS = [
     Case("tailored_fedprox", algorithms.tailored_fedprox, {"num_clients": NUM_CLIENTS}, {"mu": (0.0, 0.1, 1.0)}, IDS),
     Case("fednova", algorithms.fednova, {"rho": 0.9, "mu": 0.1}, {"rho": (0.0, 0.5, 0.9), "mu": (0.0, 0.1, 1.0)}),
     Case("mime", algorithms.mime, {"b": 0.9}, {"b": (0.0, 0.5, 0.9)}),
+    Case("ifca", algorithms.ifca, {"num_clients": NUM_CLIENTS}, requires=IDS),
+    Case(
+        "ifca-gradients-median",
+        algorithms.ifca,
+        {"num_clients": NUM_CLIENTS, "averaging": "gradients", "aggregator": aggregators.median()},
+        requires=IDS,
+    ),
+    Case("hypcluster", algorithms.hypcluster, {"num_clients": NUM_CLIENTS}, requires=IDS | {"num_examples"}),
     Case(
         "mime-first-krum",
         algorithms.mime,

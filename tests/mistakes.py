@@ -58,6 +58,12 @@ NAMES = (
 METHODS = (
     Mistake("rule not called", "run(fd.aggregators.krum)", "algorithm=", "call it, fd.aggregators.krum(...)"),
     Mistake("name of a rule", 'run("krum")', "algorithm='krum'", "fd.aggregators.krum(...)"),
+    Mistake(
+        "one root delta for several models",
+        "fd.algorithms.ifca(aggregator=fd.aggregators.fltrust())",
+        "aggregator=fltrust",
+        "must be a rule of the clusters' deltas",
+    ),
     Mistake("client rule as method", "run(fd.clients.fedsam())", "algorithm=fedsam(rho=0.05)", "from_aggregator"),
     Mistake("attack as method", "run(fd.attacks.alie())", "algorithm=alie(z=None", "the argument attack"),
     Mistake("optimizer as method", "run(optax.adam(0.1))", "algorithm=", "fedavg(server_optimizer=...)"),

@@ -26,6 +26,7 @@ def batches(seed=0):
 
 def local_pass(rule, downlink, batch):
     """What one client sends."""
+    downlink = rule.receive(downlink, lambda w: sum(jnp.abs(g).sum() for g in jax.tree.leaves(gradient(w, batch))))
     w, carry = downlink.start, rule.begin(downlink)
     for _ in range(STEPS):
         direction, after = rule.direction(gradient, w, carry, downlink, batch)

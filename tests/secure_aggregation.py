@@ -26,6 +26,7 @@ CONTRIBUTIONS = {
     "adabest": "those of the rule",
     "feddyn": "those of the rule, `g_m`",
     "feddc": "those of the rule, `g_m`, `c_m' - c_m`",
+    "fedadmm": "those of the rule, on `D_m`",
     "fedacg": "those of the rule",
     "mime": "those of the rule, `∇f_m(θ)`",
 }

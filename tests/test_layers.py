@@ -66,7 +66,7 @@ INSIDE_DATA = dict.fromkeys(
 """The same within ``data``; what is not named is above."""
 
 MOST_FILES = 15
-SHELVES = {"aggregators", "attacks"}
+SHELVES = {"aggregators", "algorithms", "attacks"}
 """Folders with a file for each method, of which there may be more."""
 
 

@@ -2,10 +2,13 @@
 
 from fedjax_drag.algorithms._adabest import adabest
 from fedjax_drag.algorithms._fedacg import fedacg
+from fedjax_drag.algorithms._fedadmm import fedadmm
 from fedjax_drag.algorithms._feddc import feddc
 from fedjax_drag.algorithms._feddyn import feddyn
 from fedjax_drag.algorithms._fednova import fednova
 from fedjax_drag.algorithms._from_aggregator import from_aggregator
+from fedjax_drag.algorithms._hypcluster import hypcluster
+from fedjax_drag.algorithms._ifca import ifca
 from fedjax_drag.algorithms._mime import mime
 from fedjax_drag.algorithms._scaffold import scaffold
 from fedjax_drag.algorithms._stem import stem
@@ -24,10 +27,13 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "adabest",
     "feddyn",
     "feddc",
+    "fedadmm",
     "fedacg",
     "stem",
     "taco",
     "tailored_fedprox",
     "fednova",
     "mime",
+    "ifca",
+    "hypcluster",
 ]

@@ -7,6 +7,7 @@
 
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -79,6 +80,11 @@ class TwoSided(Algorithm):
     def split(self) -> Any:
         return self.rule.split
 
+    def receive(self, downlink: Downlink, loss: Callable[[Params], jax.Array]) -> Downlink:
+        """As of :class:`~fedjax_drag.types.ClientRule`, by default all."""
+        del loss
+        return downlink
+
     def begin(self, downlink: Downlink) -> Any:
         """As of :class:`~fedjax_drag.types.ClientRule`, by default no carry."""
         del downlink
@@ -102,6 +108,9 @@ class ClientSide(ClientRule):
     @property
     def name(self) -> str:
         return f"_{self.method.name}"
+
+    def receive(self, downlink: Downlink, loss: Callable[[Params], jax.Array]) -> Downlink:
+        return self.method.receive(downlink, loss)
 
     def begin(self, downlink: Downlink) -> Any:
         return self.method.begin(downlink)
@@ -165,6 +174,11 @@ class SummedMethod(TwoSided):
     the method's.
     """
 
+    def messages(self, params: Params, uplink: Uplink, state: State, **extras: Any) -> Deltas:
+        """What the rule is given of each client, by default its delta."""
+        del params, state, extras
+        return uplink.delta
+
     def contribute(self, uplink: Uplink, state: State, counted: jax.Array, **extras: Any) -> Contribution:
         """What the method takes from clients ``[B]``, of which those that are not ``counted`` add nothing."""
         del uplink, state, counted, extras
@@ -180,8 +194,8 @@ class SummedMethod(TwoSided):
         return params
 
     def aggregate(self, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
-        here = self.origin(params, state)
-        moved, inner, counted = apply_screened(self.rule, here, uplink, state.aggregator, **extras)
+        here, own = self.origin(params, state), self.messages(params, uplink, state, **extras)
+        moved, inner, counted = apply_screened(self.rule, here, uplink, state.aggregator, own, **extras)
         total, rows = self.contribute(uplink, state, counted, **extras)
         return self.close(params, state, Outcome(moved, inner, total, rows, counted), **extras)
 
@@ -211,8 +225,8 @@ class SummedMethod(TwoSided):
     ) -> tuple[_Totals, _Kept]:
         who = screen(uplink, valid, reject_nonfinite)
         of_rule = extras | {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
-        here = self.origin(params, state)
-        inner, kept = self._sums.accumulate(here, uplink.delta, state.aggregator, **of_rule)
+        here, own = self.origin(params, state), self.messages(params, uplink, state, **extras)
+        inner, kept = self._sums.accumulate(here, own, state.aggregator, **of_rule)
         total, rows = self.contribute(uplink, state, who.counted, **extras)
         return _Totals(inner, total), _Kept(kept, rows, who)
 
@@ -238,6 +252,7 @@ def apply_screened(
     params: Params,
     uplink: Uplink,
     state: State,
+    deltas: Deltas = None,
     *,
     valid: Any = None,
     reject_nonfinite: bool = True,
@@ -252,6 +267,7 @@ def apply_screened(
       params: global parameters.
       uplink: the round's messages.
       state: of the rule.
+      deltas: what the rule is given of each client; default the deltas of ``uplink``.
       valid: clients that take part at all ``[S]``; default all.
       reject_nonfinite: whether to reject clients whose message is not usable.
       **extras: for the rule.
@@ -261,7 +277,7 @@ def apply_screened(
     """
     who = screen(uplink, valid, reject_nonfinite)
     extras |= {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
-    moved, after = rule.apply(params, uplink.delta, state, **extras)
+    moved, after = rule.apply(params, uplink.delta if deltas is None else deltas, state, **extras)
     return moved, with_metrics(after, num_rejected=who.num_rejected), who.counted
 
 

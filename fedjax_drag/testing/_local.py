@@ -34,6 +34,12 @@ def gradient(w: Params, batch: Batch, /) -> Params:
     return jax.tree.map(leaf, w)
 
 
+def loss(data: Batch, w: Params, /) -> jax.Array:
+    """The loss over all mini-batches ``[U, B]`` whose gradient is :func:`gradient`, up to a constant."""
+    slopes = gradient(w, Batch(data.x.reshape(-1, data.x.shape[-1]), data.y.reshape(-1)))
+    return sum((jnp.square(tree.accurate(slope)).sum() for slope in jax.tree.leaves(slopes)), jnp.zeros(())) / 2
+
+
 def step(rule: ClientRule, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
     """Parameters and carry after a local step.
 
@@ -51,6 +57,7 @@ def step(rule: ClientRule, w: Params, carry: Any, downlink: Downlink, batch: Bat
 
 def local_pass(rule: ClientRule, downlink: Downlink, data: Batch, loop: bool = False) -> Uplink:
     """What a client sends after a step on each mini-batch ``[U, B]``; by a Python loop or by a scan."""
+    downlink = rule.receive(downlink, functools.partial(loss, data))
     w, carry = downlink.start, rule.begin(downlink)
     steps = jax.tree.leaves(data)[0].shape[0]
     if loop:

@@ -23,14 +23,24 @@ from fedjax_drag.types._aggregator import (
     Sums,
     extras_of,
 )
-from fedjax_drag.types._algorithm import AggregateFn, Algorithm, BroadcastFn, EligibleFn, OutputFn
+from fedjax_drag.types._algorithm import (
+    AggregateFn,
+    Algorithm,
+    BroadcastFn,
+    Clusters,
+    ClustersFn,
+    EligibleFn,
+    OutputFn,
+)
 from fedjax_drag.types._attack import POISON_NEEDS, ActiveFn, Attack, ForgeFn, GoalFn, PoisonFn, WrappedAttack
 from fedjax_drag.types._client_rule import (
     BeginFn,
     ClientRule,
     DirectionFn,
+    Examined,
     GradFn,
     KeyedDirectionFn,
+    Prediction,
     ReportFn,
     SendFn,
     WrappedClientRule,
@@ -59,10 +69,13 @@ __all__ = [
     "BeginFn",
     "BroadcastFn",
     "ClientRule",
+    "Clusters",
+    "ClustersFn",
     "Deltas",
     "DirectionFn",
     "Downlink",
     "EligibleFn",
+    "Examined",
     "FinishFn",
     "ForgeFn",
     "GoalFn",
@@ -77,6 +90,7 @@ __all__ = [
     "Params",
     "Part",
     "PoisonFn",
+    "Prediction",
     "PrepareFn",
     "ReportFn",
     "Scalar",

@@ -2,7 +2,7 @@
 # Fields of FunctionAlgorithm stand in the place of methods.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 
@@ -71,6 +71,27 @@ class OutputFn(Protocol):
         ...
 
 
+class Clusters(NamedTuple):
+    """The models of a method that trains several.
+
+    Attributes:
+      models: K of them, ``[K, *p]``.
+      of_client: ``[M]`` int32, which of them each client of the federation uses.
+    """
+
+    models: Params
+    of_client: jax.Array
+
+
+@runtime_checkable
+class ClustersFn(Protocol):
+    """Names the model that each client uses, of a method that trains several."""
+
+    def __call__(self, state: State, /) -> Clusters:
+        """Reads the models, and who uses which, from the state after a round."""
+        ...
+
+
 class Algorithm(Part):
     """A federated method with a client and a server side.
 
@@ -87,6 +108,10 @@ class Algorithm(Part):
         engine evaluates both.
       guarantee: of differential privacy; None for none.
       num_clients: M, of the only federation that the state fits; None for any.
+      num_models: K, of a method that trains several models: ``init`` then receives them by keyword, ``models``
+        ``[K, *p]``, each drawn by itself and the first being ``params``. None for one model.
+      clusters: ``(state) -> Clusters``, by which the engine evaluates each client on the model that it uses; None for
+        ``params``.
     """
 
     if TYPE_CHECKING:
@@ -104,6 +129,8 @@ class Algorithm(Part):
             sums: Sums | None = None,
             guarantee: Guarantee | None = None,
             num_clients: int | None = None,
+            num_models: int | None = None,
+            clusters: ClustersFn | None = None,
         ) -> None: ...
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
@@ -114,6 +141,8 @@ class Algorithm(Part):
     eligible = cast("Any", None)
     output = cast("Any", None)
     num_clients = None
+    num_models = cast("Any", None)
+    clusters = cast("Any", None)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -149,6 +178,7 @@ class Algorithm(Part):
         sums = self.streamed and self.streamed._replace(whole=self.aggregate)
         functions = self.client, self.init, self.broadcast, self.aggregate
         facts = self.needs, self.split, self.eligible, self.output, sums, self.guarantee, self.num_clients
+        facts = *facts, self.num_models, self.clusters
         return Algorithm(**dict(zip(FunctionAlgorithm.__match_args__, (*functions, *facts), strict=True)) | changes)
 
 
@@ -167,6 +197,8 @@ class FunctionAlgorithm(Algorithm):
       sums: ``aggregate`` for uplinks that come in chunks; None if it needs the whole cohort at once.
       guarantee: as of :class:`Algorithm`.
       num_clients: as of :class:`Algorithm`.
+      num_models: as of :class:`Algorithm`.
+      clusters: as of :class:`Algorithm`.
     """
 
     client: ClientRule
@@ -180,6 +212,8 @@ class FunctionAlgorithm(Algorithm):
     sums: Sums | None = None
     guarantee: Guarantee | None = None
     num_clients: int | None = None
+    num_models: int | None = None
+    clusters: ClustersFn | None = None
 
     def __repr__(self) -> str:
         client = "" if self.client.name.startswith("_") else f", client={self.client.name}"

@@ -2,7 +2,8 @@
 # Fields of FunctionClientRule stand in the place of methods.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
@@ -116,11 +117,44 @@ class SendFn(Protocol):
         ...
 
 
+class Prediction(NamedTuple):
+    """What a model computes for a mini-batch.
+
+    Attributes:
+      outputs: ``[B, ...]``, of classes their logits.
+      representation: ``[B, D]``, the input of the last dense layer of Flax linen that the model calls (``nn.Dense``,
+        ``nn.DenseGeneral`` or ``nn.Embed.attend``), flattened; the outputs where it calls none, as an NNX module.
+    """
+
+    outputs: jax.Array
+    representation: jax.Array
+
+
+class Examined(NamedTuple):
+    """What the loss of a client rule is made of: the client's model on a mini-batch, in training.
+
+    Attributes:
+      outputs: of the client's model, as of :class:`Prediction`.
+      representation: of the client's model, as of :class:`Prediction`.
+      loss: ``(outputs, targets) -> [B]``, that of the run.
+      predict: ``(params) -> Prediction``, of other parameters for the same inputs, in evaluation.
+      class_counts: ``[C]`` int32, how many examples of each class the client has, as they were before an attack; None
+        where examples do not have one label each.
+    """
+
+    outputs: jax.Array
+    representation: jax.Array
+    loss: Callable[[jax.Array, jax.Array], jax.Array]
+    predict: Callable[[Params], Prediction]
+    class_counts: jax.Array | None = None
+
+
 class ClientRule(Part):
     """What one client computes; the methods see one client, without a leading axis.
 
     A client rule is a subclass with a ``direction``, and what else it needs. ``ClientRule(begin, direction, report)``
-    makes one of functions, see :class:`FunctionClientRule`.
+    makes one of functions, see :class:`FunctionClientRule`. One with another objective than the run's states its
+    ``loss``.
 
     Attributes:
       keeps_carry: whether a client's next local pass goes on with the carry at the end of its last one. ``begin`` is
@@ -158,14 +192,41 @@ class ClientRule(Part):
     def guarantee(self) -> Guarantee | None:
         return None
 
+    def receive(self, downlink: Downlink, loss: Callable[[Params], jax.Array]) -> Downlink:
+        """What the client's pass goes by, of what the server sent to it; by default all of that.
+
+        A client may begin elsewhere than the others: ``start`` of what is returned is where its steps and its delta
+        begin. ``loss`` is the mean loss of a model over all examples of the client, in evaluation, scalar.
+        """
+        del loss
+        return downlink
+
     def begin(self, downlink: Downlink) -> Any:
         """The carry at the start of a local pass, by default none; see :class:`BeginFn`."""
         del downlink
         return ()
 
+    def loss(self, examined: Examined, carry: Any, downlink: Downlink, batch: Batch) -> jax.Array:
+        """The loss of each example of a mini-batch ``[B]``, in the place of the run's; padding does not count.
+
+        ``grad_fn`` and ``train_loss`` are those of its mean. A rule that does not define it minimises the run's loss.
+        """
+        del carry, downlink
+        return examined.loss(examined.outputs, batch.y)
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the rule has a ``loss``."""
+        return type(self).loss is not ClientRule.loss
+
     def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
         """A local step; see :class:`DirectionFn`, or :class:`KeyedDirectionFn` where the rule is ``keyed``."""
         raise undefined(self, "direction")
+
+    def keep(self, w_end: Params, carry: Any) -> Any:
+        """The carry of the client's next local pass where it ``keeps_carry``, by default that of the last step."""
+        del w_end
+        return carry
 
     def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
         """The message beside the delta, by default none; see :class:`ReportFn`."""
@@ -248,13 +309,26 @@ class WrappedClientRule(ClientRule):
     def guarantee(self) -> Guarantee | None:
         return self.client.guarantee
 
+    def receive(self, downlink: Downlink, loss: Callable[[Params], jax.Array]) -> Downlink:
+        return self.client.receive(downlink, loss)
+
     def begin(self, downlink: Downlink) -> Any:
         return self.client.begin(downlink)
+
+    def loss(self, examined: Examined, carry: Any, downlink: Downlink, batch: Batch) -> jax.Array:
+        return self.client.loss(examined, carry, downlink, batch)
+
+    @property
+    def has_loss(self) -> bool:
+        return self.client.has_loss
 
     def direction(
         self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch, **key: jax.Array
     ) -> tuple[Params, Any]:
         return self.client.direction(grad_fn, w, carry, downlink, batch, **key)
+
+    def keep(self, w_end: Params, carry: Any) -> Any:
+        return self.client.keep(w_end, carry)
 
     def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
         return self.client.report(downlink, w_end, carry, total_step_size)

@@ -224,6 +224,21 @@ def of_stem(played, factor):
     return params, state
 
 
+def of_clusters(played, factor):
+    """It says in which cluster a delta counts, and no more; at first all clients choose the first of equal models."""
+    uplink, _, state = played.with_aux(times(factor))
+    claimed = np.asarray(uplink.aux).argmax(1)
+    assert (claimed == np.where(BAD & (factor < 0), 1, 0)).all()
+    np.testing.assert_array_equal(state.metrics["cluster"], claimed)
+    average = played.method.name == "hypcluster" or played.method.averaging == "models"
+    for k in range(2):
+        mine = flatten(uplink.delta, 1)[claimed == k]
+        step = median_of(mine) * (1 if average else len(mine) / COHORT) if len(mine) else 0
+        before, after = (flatten(jax.tree.map(lambda x, k=k: x[k], s.models)) for s in (played.state, state))
+        np.testing.assert_allclose(after - before, step, rtol=1e-4, atol=1e-5)
+    return played.aggregate(played.params, uplink, played.state)
+
+
 PROMISES = {
     "scaffold": of_scaffold,
     "feddc": of_feddc,
@@ -231,6 +246,8 @@ PROMISES = {
     "fednova": of_fednova,
     "taco": of_taco,
     "stem": of_stem,
+    "ifca": of_clusters,
+    "hypcluster": of_clusters,
 }
 
 

@@ -1,4 +1,4 @@
-"""AdaBest, FedDyn, FedACG and FedDC: what their equations promise."""
+"""AdaBest, FedDyn, FedACG, FedDC and FedADMM: what their equations promise."""
 
 import functools
 
@@ -12,6 +12,7 @@ from fedjax_drag.aggregators import fedavg, median
 from fedjax_drag.algorithms import from_aggregator, scaffold
 from fedjax_drag.algorithms._adabest import adabest
 from fedjax_drag.algorithms._fedacg import fedacg
+from fedjax_drag.algorithms._fedadmm import fedadmm
 from fedjax_drag.algorithms._feddc import feddc
 from fedjax_drag.algorithms._feddyn import feddyn
 from fedjax_drag.clients import fedprox
@@ -26,6 +27,7 @@ METHODS = {
     "feddyn": functools.partial(feddyn, num_clients=M, a=0.5),
     "fedacg": functools.partial(fedacg, lam=0.6, beta=0.2),
     "feddc": functools.partial(feddc, num_clients=M, a=0.5),
+    "fedadmm": functools.partial(fedadmm, num_clients=M, rho=0.5),
 }
 ALL = jnp.ones(4, bool)
 method_of = functools.cache(lambda name: METHODS[name]())
@@ -164,6 +166,40 @@ def test_the_server_knows_the_mean_over_all_clients():
     ):
         np.testing.assert_allclose(server["w"], np.mean(clients.rows["w"], axis=0), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(dc.metrics["drift_norm"], np.linalg.norm(dc.drift["w"]), rtol=1e-6)
+
+
+@pytest.mark.thorough
+def test_fedadmm_of_all_clients_is_feddyn():
+    """And the parameters are the mean of the clients' augmented models."""
+    methods = method_of("fedadmm"), method_of("feddyn")
+    (params, state), (other, dyn) = (START, fresh(methods[0], EVERYBODY)), (START, fresh(methods[1], EVERYBODY))
+    steps = [jax.jit(functools.partial(round_of, method)) for method in methods]
+    for t in range(4):
+        params, state = steps[0](params, state, EVERYBODY, jnp.int32(t))
+        other, dyn = steps[1](other, dyn, EVERYBODY, jnp.int32(t))
+        np.testing.assert_allclose(params["w"], other["w"], rtol=1e-5, atol=1e-5)
+        augmented = state.client_models.rows["w"] + state.client_duals.rows["w"]
+        np.testing.assert_allclose(params["w"], augmented.mean(0), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(-0.5 * state.client_duals.rows["w"], dyn.client_corrections.rows["w"], atol=1e-5)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("rho", [0.0, 0.5])
+def test_fedadmm_starts_with_fedprox_and_twice_its_step(rho):
+    """Nothing is dual yet; at rho = 0 it is FedAvg's."""
+    method, cohort = fedadmm(num_clients=M, rho=rho, server_step_size=0.5), COHORTS[0]
+    first, _ = round_of(method, START, fresh(method, cohort), cohort, 0)
+    prox = from_aggregator(fedavg(), fedprox(mu=rho))
+    expected, _ = round_of(prox, START, prox.init(START), cohort, 0)
+    np.testing.assert_allclose(first["w"], expected["w"], rtol=1e-5)
+
+
+@pytest.mark.thorough
+def test_fedadmm_with_a_share_of_the_step_follows_the_mean_of_all_augmented_models():
+    method = fedadmm(num_clients=M, rho=0.5, server_step_size=4 / M)
+    for params, state in play(method):
+        augmented = state.client_models.rows["w"] + state.client_duals.rows["w"]
+        np.testing.assert_allclose(params["w"], augmented.mean(0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -307,12 +343,12 @@ def test_the_aggregator_takes_the_place_of_the_mean(name):
     honest, _ = aggregate(START, uplink, state)
     g = np.asarray(uplink.delta["w"])
     step = np.median(g, axis=0)
-    step = {"adabest": 1.5 * step, "fedacg": step}.get(name, step + g.sum(0) / M)
+    step = {"adabest": 1.5 * step, "fedacg": step, "fedadmm": 2 * step}.get(name, step + g.sum(0) / M)
     np.testing.assert_allclose(honest["w"], START["w"] + step, rtol=1e-5, atol=1e-6)
 
     after, reached = aggregate(START, jax.tree.map(lambda x: x.at[3].set(6e3), uplink), state)
     shift = np.abs(after["w"] - honest["w"])
-    if name in ("adabest", "fedacg"):
+    if name in ("adabest", "fedacg", "fedadmm"):
         assert shift.max() < 2
     else:  # the mean over all clients is a plain one
         np.testing.assert_allclose(shift, 6e3 / M, rtol=2e-3)
@@ -341,7 +377,7 @@ def optimum(pull=0.0):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["feddyn", "feddc"])
+@pytest.mark.parametrize("name", ["feddyn", "feddc", "fedadmm"])
 def test_heterogeneous_clients_do_not_move_the_optimum(name):
     np.testing.assert_allclose(end(method_of(name)), optimum(), atol=1e-5)
 
@@ -360,7 +396,7 @@ def test_adabest_depends_on_its_starting_point():
 
 def test_needs_and_bad_arguments():
     assert method_of("adabest").needs == {"client_ids", "round"}
-    assert method_of("feddyn").needs == method_of("feddc").needs == {"client_ids"}
+    assert method_of("feddyn").needs == method_of("feddc").needs == method_of("fedadmm").needs == {"client_ids"}
     assert not method_of("fedacg").needs
     for build, message in (
         (lambda: adabest(num_clients=0), "num_clients=0"),
@@ -373,6 +409,8 @@ def test_needs_and_bad_arguments():
         (lambda: fedacg(start="theta"), "start='theta': must be one of lookahead, global"),
         (lambda: feddc(num_clients=2, a=float("nan")), "a=nan"),
         (lambda: feddc(num_clients=2, correction=-1.0), "correction=-1.0"),
+        (lambda: fedadmm(num_clients=2, rho=-1.0), "rho=-1.0"),
+        (lambda: fedadmm(num_clients=2, server_step_size=0.0), "server_step_size=0.0"),
     ):
         with pytest.raises(ValueError, match=message):
             build()

@@ -38,7 +38,7 @@ def test_who_sums():
         "root_only",
     }
     summing = {case.label for case in METHODS}
-    assert {"from_aggregator", "scaffold", "fedacg", "feddyn", "feddc", "adabest", "mime"} <= summing
+    assert {"from_aggregator", "scaffold", "fedacg", "feddyn", "feddc", "fedadmm", "adabest", "mime"} <= summing
     assert not {"scaffold-krum", "scaffold-tailored", "taco", "stem", "fednova"} & summing
 
 

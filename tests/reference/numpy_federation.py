@@ -245,6 +245,23 @@ def feddyn(theta: np.ndarray, rounds: list[Round], *, num_clients: int, a: float
         yield theta, {"server": h, "own": own}
 
 
+def fedadmm(
+    theta: np.ndarray, rounds: list[Round], *, num_clients: int, rho: float, server_step_size: float
+) -> Iterator[Outcome]:
+    """Dual variables as the paper has them, not over rho; the server follows the mean change of w + y / rho."""
+    models, duals = np.tile(theta, (num_clients, 1)), np.zeros((num_clients, theta.size))
+    for r in rounds:
+        changes = []
+        for m in r.heard:
+            w, augmented = theta, models[m] + duals[m] / rho
+            for gradient in r.batches[m]:
+                w = w - r.step_size * (gradient(w) + duals[m] + rho * (w - theta))
+            models[m], duals[m] = w, duals[m] + rho * (w - theta)
+            changes.append(models[m] + duals[m] / rho - augmented)
+        theta = theta + server_step_size * np.mean(changes, axis=0)
+        yield theta, {"duals": duals / rho, "models": models.copy()}
+
+
 def feddc(
     theta: np.ndarray, rounds: list[Round], *, num_clients: int, a: float, correction: float
 ) -> Iterator[Outcome]:

@@ -16,6 +16,7 @@ from fedjax_drag import clients, tree
 from fedjax_drag.aggregators import fedavg
 from fedjax_drag.algorithms._adabest import adabest
 from fedjax_drag.algorithms._fedacg import fedacg
+from fedjax_drag.algorithms._fedadmm import fedadmm
 from fedjax_drag.algorithms._feddc import feddc
 from fedjax_drag.algorithms._feddyn import feddyn
 from fedjax_drag.algorithms._fednova import fednova
@@ -86,6 +87,7 @@ ALPHA = {"alpha": "alpha"}
 MOMENTUM = {"momentum": "momentum"}
 ACG, STEM_MEMORY = {"lam": 0.7, "beta": 0.4}, {"momentum": "memory.momentum", "before": "memory.previous"}
 ADABEST = {"server": "correction", "own": "client_corrections.rows", "average": "average", "last": "last_rounds"}
+ADMM = {"duals": "client_duals.rows", "models": "client_models.rows"}
 DYN = {"server": "correction", "own": "client_corrections.rows"}
 DC = {"drifts": "client_drifts.rows", "controls": "client_controls.rows", "drift": "drift", "control": "control"}
 
@@ -102,6 +104,7 @@ PAIRS = [
     Pair("adabest", adabest, twins.adabest, {"mu": 0.3, "beta": 0.6}, True, ADABEST),
     Pair("feddyn", feddyn, twins.feddyn, {"a": 0.5}, True, DYN),
     Pair("feddc", feddc, twins.feddc, {"a": 0.3, "correction": 0.7}, True, DC),
+    Pair("fedadmm", fedadmm, twins.fedadmm, {"rho": 0.5, "server_step_size": 0.7}, True, ADMM),
     Pair("fedacg", fedacg, twins.fedacg, ACG, memory=MOMENTUM),
     Pair("fedacg-global", fedacg, twins.fedacg, {**ACG, "start": "global"}, memory=MOMENTUM),
     Pair("fedacg-mean", fedacg, twins.fedacg, {**ACG, "start": "global", "moves_server": False}, memory=MOMENTUM),

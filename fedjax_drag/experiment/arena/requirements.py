@@ -81,6 +81,7 @@ def _aux(method: Algorithm, params: Any, state: Any, clients: jax.Array) -> Any:
 
     def report(own: Any) -> Any:
         received = Downlink(downlink.start, downlink.shared, own)
+        received = method.client.receive(received, lambda _: jnp.zeros(()))
         return method.client.report(received, params, method.client.begin(received), jnp.ones(()))
 
     return jax.vmap(report, axis_size=len(clients))(downlink.own)

@@ -16,7 +16,8 @@ from fedjax_drag import checks, tree
 from fedjax_drag.models.fast_forms import in_fast_forms
 from fedjax_drag.models.modes import WithModes, module_of
 from fedjax_drag.naming import name_of
-from fedjax_drag.types import Batch, Loss, Metric, Params, Part
+from fedjax_drag.simulation.model.representation import with_representation
+from fedjax_drag.types import Batch, Examined, Loss, Metric, Params, Part, Prediction
 from fedjax_drag.types._part import CallablePart
 
 Trainable = str | Sequence[str] | Callable[[str], bool]
@@ -305,26 +306,55 @@ class Model(Part):
         logits, statistics = train(everything, state.statistics, self._narrow(x), rngs, real)
         return self._wide(logits), statistics
 
+    def predict(self, params: Params, state: ModelState, x: jax.Array) -> Prediction:
+        """Outputs and representation of inputs in evaluation."""
+        everything = self._narrow(joined(params, state.frozen))
+        evaluate = self._computed(with_representation(self.form.evaluate))
+        return self._prediction(*evaluate(everything, state.statistics, self._narrow(x)))
+
     def training_loss(
-        self, state: ModelState, params: Params, statistics: Statistics, batch: Batch, rngs: Streams
+        self,
+        state: ModelState,
+        params: Params,
+        statistics: Statistics,
+        batch: Batch,
+        rngs: Streams,
+        own: Callable[[Examined], jax.Array] | None = None,
+        class_counts: jax.Array | None = None,
     ) -> tuple[Float[Array, ""], Statistics]:
         """The mean loss of a batch's real examples by their weights in training, and the statistics after it.
 
         Args:
-          state: of the model; its statistics are not read.
+          state: of the model; its statistics are those of a client's further models only.
           params: the trained parameters.
           statistics: before the batch.
           batch: the examples.
           rngs: a key for each stream.
+          own: a client's own loss of each example ``[B]``; None for ``loss``.
+          class_counts: of the client, for ``own``.
         """
-        outputs, after = self.train(params, state._replace(statistics=statistics), batch.x, rngs, batch.real)
-        losses, weights = self.loss(outputs, batch.y), self.weights(batch.y)
+        if own is None:
+            outputs, after = self.train(params, state._replace(statistics=statistics), batch.x, rngs, batch.real)
+            losses = self.loss(outputs, batch.y)
+        else:
+            train = self._computed(with_representation(self.form.train))
+            everything, x = self._narrow(joined(params, state.frozen)), self._narrow(batch.x)
+            (outputs, after), representation = train(everything, statistics, x, rngs, batch.real)
+            here = self._prediction(outputs, representation)
+            predict = functools.partial(self.predict, state=state, x=batch.x)
+            losses = own(Examined(*here, self.loss, predict, class_counts))
+        weights = self.weights(batch.y)
         if weights is not None:
             weights = weights if batch.real is None else jnp.where(batch.real, weights, 0.0)
             return (weights * losses).sum() * tree.inverse(weights.sum()), after
         if batch.real is None:
             return losses.mean(), after
         return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1), after
+
+    def _prediction(self, outputs: Any, representation: Any) -> Prediction:
+        outputs = self._wide(outputs)
+        representation = outputs if representation is None else self._wide(representation)
+        return Prediction(outputs, representation.reshape(representation.shape[0], -1))
 
     def _computed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return in_fast_forms(function) if self.forms == "fast" else function

@@ -14,6 +14,7 @@ from jax.core import Tracer
 
 from fedjax_drag import checks, kinds, tree
 from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery
+from fedjax_drag.compression import Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.data.normalization import TOKENS
@@ -156,6 +157,15 @@ def check_augmented(augmentation: Augmentation, example: jax.ShapeDtypeStruct, l
     if getattr(after, "shape", None) != batch.shape:
         returned = f"{after.dtype}{list(after.shape)}" if hasattr(after, "shape") else type(after).__name__
         raise ValueError(f"{name}: returns {returned} for x of {given}; must return {allowed}")
+
+
+def check_downlink(algorithm: Algorithm, compressor: Compressor | None) -> None:
+    """Refuses to compress the broadcasts of a method whose clients start from other models than the global one."""
+    if compressor is not None and algorithm.num_models is not None:
+        raise ValueError(
+            f"downlink_compression={checks.shown(compressor)}: compresses the one global model; must be None with "
+            f"algorithm={algorithm.name}, which sends several"
+        )
 
 
 def check_method(algorithm: Algorithm, num_clients: int, cohort_size: int, params: Params) -> None:

@@ -234,6 +234,8 @@ def outline(run: Run, federation: Federation, key: Any, client_state: str) -> Ou
     """
     shapes, messages, cost = _facts(run, federation, key)
     cost = with_traffic(cost, messages, run.compression, run.downlink_compression)
+    if run.algorithm.num_models is not None:  # clients start from one of the models, all of which they are sent
+        cost = cost._replace(bytes_down=cost.bytes_down - num_bytes(messages.downlink.start))
     check_benign(run, messages.uplink)
     rows_on = client_state if per_client.found_in(shapes) else DEVICE
     return Outline(shapes, placement(_received(run, shapes, rows_on), run.mesh), cost, rows_on)

@@ -33,6 +33,7 @@ from fedjax_drag.simulation.options import span
 from fedjax_drag.simulation.planning.compatibility import (
     check_attack,
     check_augmented,
+    check_downlink,
     check_jit,
     check_method,
     check_model,
@@ -255,6 +256,7 @@ def _checked(
 
     def check(run: Run) -> None:
         check_attack(run.attack, "root_delta" in run.algorithm.needs)
+        check_downlink(run.algorithm, run.downlink_compression)
         params, state, outputs = check_model(run.model, example, target)
         targets = target.update(shape=(2, *target.shape[1:]))
         check_objective(value_of(run.model.loss), run.model.metrics, outputs, targets)

@@ -16,7 +16,7 @@ from fedjax_drag.simulation.model.model import Model, ModelState
 from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
 from fedjax_drag.simulation.program.federation import HeldOut
 from fedjax_drag.simulation.run import LocalResult
-from fedjax_drag.types import Batch, Deltas, Metric, Params
+from fedjax_drag.types import Batch, Clusters, Deltas, Metric, Params
 
 EVALUATION_BATCH = 250  # bounds the memory of activations; larger was not faster on CPU
 
@@ -131,6 +131,7 @@ def evaluate_clients(
     held_out: HeldOut,
     statistics: Any,
     mesh: Mesh | None = None,
+    clusters: Clusters | None = None,
 ) -> dict[str, jax.Array]:
     """The evaluation of all clients: one pass over their examples, and one sum for each client.
 
@@ -144,6 +145,7 @@ def evaluate_clients(
       held_out: which of them are held out.
       statistics: of every client's own model; None unless clients keep their own.
       mesh: devices that share the batches, or None.
+      clusters: models in the place of the global one; None for it.
 
     Returns:
       ``client_<metric>`` ``[M]`` for each of the model's metrics, NaN where a client has no example.
@@ -154,22 +156,27 @@ def evaluate_clients(
     size = _batch_size(length)
 
     def of_batch(shared: Any, batch_index: Int[Array, ""]) -> tuple[Any, ...]:
-        params, state, train, held_out, statistics, owner = shared
+        params, state, train, held_out, statistics, owner, clusters = shared
         places = jnp.minimum(batch_index * size + jnp.arange(size), length - 1)  # the last example is repeated
         batch = gather(train, held_out.examples, places, model.preprocess)
 
-        def of_example(client: Int[Array, ""], x: jax.Array) -> jax.Array:
-            own = jax.tree.map(lambda rows: rows[client], statistics)
-            return model.apply(params, state._replace(statistics=own), x[None])[0]
+        def of_model(params: Params) -> jax.Array:
+            def of_example(client: Int[Array, ""], x: jax.Array) -> jax.Array:
+                own = jax.tree.map(lambda rows: rows[client], statistics)
+                return model.apply(params, state._replace(statistics=own), x[None])[0]
 
-        if statistics is None:
-            outputs = model.apply(params, state, batch.x)
+            if statistics is None:
+                return model.apply(params, state, batch.x)
+            return jax.vmap(of_example)(owner[places], batch.x)
+
+        if clusters is None:
+            outputs = of_model(params)
         else:
-            outputs = jax.vmap(of_example)(owner[places], batch.x)
+            outputs = jax.lax.map(of_model, clusters.models)[clusters.of_client[owner[places]], jnp.arange(size)]
         return tuple(metric.update(outputs, batch.y) for metric in metrics)
 
     metrics = tuple(metric for metric in model.metrics if metric.of_clients)
-    added = _over_batches(of_batch, (params, state, train, held_out, statistics, owner), length, mesh)
+    added = _over_batches(of_batch, (params, state, train, held_out, statistics, owner, clusters), length, mesh)
     real = jnp.arange(length) < counts.sum()  # not those after the last client's, in a padded list
 
     def by_client(x: jax.Array) -> jax.Array:

@@ -12,10 +12,11 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
-from fedjax_drag.data.batching import draw_epochs, draw_positions, gather, whole_batches
+from fedjax_drag.data.batching import draw_epochs, draw_positions, whole_batches
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
 from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.program.examples import Drawn, class_counts, fetch, mean_loss
 from fedjax_drag.simulation.run import (
     FULL,
     NOTHING_KEPT,
@@ -29,9 +30,10 @@ from fedjax_drag.simulation.run import (
 from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params, Uplink
 from fedjax_drag.types._part import value_of
 
-LossFn = Callable[[Params, Statistics, Batch, Streams], tuple[jax.Array, Statistics]]
+LossFn = Callable[..., tuple[jax.Array, Statistics]]
 """``(params, statistics, batch, rngs) -> (loss, statistics)``: the mean loss of the batch's real examples in training,
-and the statistics of the model after it."""
+and the statistics of the model after it. Of a client rule that has a loss it receives that too, as a function of
+:class:`~fedjax_drag.types.Examined`."""
 
 LOCAL_STEPS = "local_steps"
 """In a compiled program, the name of the loop over local steps where clients take different numbers of them."""
@@ -103,7 +105,7 @@ def local_pass(
       downlink: what the server sent to this client.
       fetch: from a mini-batch as it was drawn to the examples of this client.
       drawn: the mini-batches of the pass, such as
-        :class:`~fedjax_drag.simulation.program.local.Drawn`; a pytree with a leading axis ``[U]``.
+        :class:`~fedjax_drag.simulation.program.examples.Drawn`; a pytree with a leading axis ``[U]``.
       step_size: eta > 0.
       given: see :class:`PassInput`; default for a model without statistics and random streams, and nothing kept.
       real: ``[U, B]`` bool, which of the examples count; default all. The pass ends before the first batch with none.
@@ -123,6 +125,8 @@ def local_pass(
 
         # Further gradients of the step see the same statistics and random numbers, as those of one sample should.
         def loss_on(at: Params, on: Batch) -> tuple[jax.Array, Statistics]:
+            if client.has_loss:
+                return loss_fn(at, statistics, on, rngs, lambda examined: client.loss(examined, carry, downlink, on))
             return loss_fn(at, statistics, on, rngs)
 
         (loss, after), gradient = jax.value_and_grad(loss_on, has_aux=True)(w, batch)
@@ -147,6 +151,7 @@ def local_pass(
         taken = taken if num_steps is None else jnp.minimum(taken, num_steps)
         end, loss = _own_steps(step, start, each, real, taken)
     aux = client.report(downlink, end.params, end.carry, taken * jnp.asarray(step_size))
+    end = end._replace(carry=client.keep(end.params, end.carry))
     before = downlink.start
     if at_once:
         # Behind a barrier, what all clients share is not the copy for each of them that a loop begins with.
@@ -253,18 +258,6 @@ def _stepped(returned: Any, w: Params, carry: Any) -> tuple[Params, Any]:
     return direction, after
 
 
-class Drawn(NamedTuple):
-    """Mini-batches as they are drawn; of one of them, the leaves have no leading axis ``[U]``.
-
-    Attributes:
-      places: in the client's list of examples.
-      augmentation_key: of its augmentation; None without one.
-    """
-
-    places: Int[Array, "*steps batch"]
-    augmentation_key: PRNGKeyArray | None
-
-
 def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInput) -> LocalResult:
     """One client's work in a round: the keys, the mini-batches, the local pass.
 
@@ -287,13 +280,16 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
     own_keys = each_step("client rule") if client.keyed else None
     own_kept, statistics = own.kept.statistics, shared.model.statistics  # a client's own where they are local
     statistics = own_kept.rows if per_client.is_per_client(own_kept) else statistics
+    loss_fn = functools.partial(run.model.training_loss, shared.model)
+    if client.has_loss:
+        loss_fn = functools.partial(loss_fn, class_counts=class_counts(run, shared, own))
     precision = run.matmul_precision
     with contextlib.nullcontext() if precision == PRECISIONS[0] else jax.default_matmul_precision(precision):
         return local_pass(
             client,
-            functools.partial(run.model.training_loss, shared.model),
-            shared.downlink._replace(own=own.downlink),
-            fetch=functools.partial(_fetch, run, shared, own),
+            loss_fn,
+            client.receive(shared.downlink._replace(own=own.downlink), functools.partial(mean_loss, run, shared, own)),
+            fetch=functools.partial(fetch, run, shared, own),
             drawn=Drawn(places, keys),
             step_size=step_size_of(run, shared.round) if own.step_size is None else own.step_size,
             given=PassInput(statistics, rngs, own.kept, own_keys),
@@ -361,23 +357,3 @@ def draw_batches(
     if run.batch_size == FULL:
         return whole_batches(num_examples, run.local_steps, longest)
     return draw_positions(key, num_examples, run.local_steps, run.batch_length(longest)), None
-
-
-def _fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch:
-    """The examples of one mini-batch: augmented, and of a malicious client poisoned."""
-    batch = gather(shared.federation.train, own.examples, drawn.places, run.model.preprocess)
-    if drawn.augmentation_key is not None:
-        assert run.augmentation is not None
-        batch = batch._replace(x=run.augmentation(drawn.augmentation_key, batch.x))
-    attack = run.attack
-    if attack is None or not attack.poisons:
-        return batch
-    # The same key in every round: an example is poisoned in the same way whenever it is drawn.
-    key = jax.random.fold_in(sampling.stream(shared.key, "poison"), own.client_id)
-    about = {"positions": drawn.places, "num_examples": own.num_examples, "num_classes": run.model.num_classes}
-    if own.attacker_index is not None:
-        about["attacker_index"] = own.attacker_index
-    poisoned = attack.poison(key, batch, **about)
-    if difference := tree.mismatch(poisoned, batch):
-        raise ValueError(f"attack: poison returns {difference}")
-    return tree.where(attack.attackers(own.malicious, shared.round), poisoned, batch)

@@ -91,7 +91,7 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
     """
     params, model = started(run.model, sampling.stream(key, "init"), given)
     recalls = run.attack is not None and "last_update" in run.attack.needs
-    of_method = run.algorithm.init(params)
+    of_method = run.algorithm.init(params, **_models(run, key, params, given))
     _check_metrics(run, of_method)
     uplink, received = None, ()
     if run.compression is not None:
@@ -103,6 +103,20 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
     return placed(
         RunState(params, of_method, jnp.zeros((), jnp.int32), last_update, model, clients, received), run.mesh
     )
+
+
+def _models(run: Run, key: PRNGKeyArray, params: Params, given: Start | None) -> dict[str, Params]:
+    """The models of a method that trains several, by keyword: ``params`` and further ones, each drawn by itself."""
+    number = run.algorithm.num_models
+    if number is None:
+        return {}
+    if given is not None and number > 1:
+        raise ValueError(
+            f"algorithm={run.algorithm.name}: draws {number} models; must have no initial_params, and as model no nnx "
+            "module, which has parameters, but the function that makes it"
+        )
+    others = [run.model.init(sampling.round_key(key, "init", index))[0] for index in range(1, number)]
+    return {"models": jax.tree.map(lambda *each: jnp.stack(each), params, *others)}
 
 
 def rounds(
@@ -171,7 +185,8 @@ def evaluation(
             measured = measure(params=params, examples=examples, goal=goal)
             metrics |= {beginning + name: value for name, value in measured.items()}
     if own is not None:
-        metrics |= evaluate_clients(run.model, state.params, state.model, *own, mesh=run.mesh)
+        clusters = run.algorithm.clusters and run.algorithm.clusters(state.algorithm)
+        metrics |= evaluate_clients(run.model, state.params, state.model, *own, mesh=run.mesh, clusters=clusters)
     return _everywhere(metrics, run)
 
 
@@ -301,5 +316,6 @@ def first_message(algorithm: Algorithm, cohort_size: int, params: Params, state:
 def _first_uplink(run: Run, params: Params, state: State) -> Uplink:
     """A message of the first client that takes no step, of which only shapes count."""
     downlink, own = first_message(run.algorithm, run.cohort_size, params, state)
-    downlink, rule = downlink._replace(own=own), run.algorithm.client
+    rule = run.algorithm.client
+    downlink = rule.receive(downlink._replace(own=own), lambda _: jnp.zeros(()))
     return Uplink(params, rule.report(downlink, params, rule.begin(downlink), jnp.zeros(())))

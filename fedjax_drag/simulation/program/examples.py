@@ -1,0 +1,73 @@
+"""A client's own examples in a round: those of a mini-batch, their numbers by class, the loss of a model on all."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from fedjax_drag import tree
+from fedjax_drag.data.batching import gather
+from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.run import ClientInput, RoundInput, Run
+from fedjax_drag.types import Batch, Params
+
+_BATCH = 250  # examples whose loss is computed at once; bounds the memory of activations
+
+
+class Drawn(NamedTuple):
+    """Mini-batches as they are drawn; of one of them, the leaves have no leading axis ``[U]``.
+
+    Attributes:
+      places: in the client's list of examples.
+      augmentation_key: of its augmentation; None without one.
+    """
+
+    places: Int[Array, "*steps batch"]
+    augmentation_key: PRNGKeyArray | None
+
+
+def fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch:
+    """The examples of one mini-batch: augmented, and of a malicious client poisoned."""
+    batch = gather(shared.federation.train, own.examples, drawn.places, run.model.preprocess)
+    if drawn.augmentation_key is not None:
+        assert run.augmentation is not None
+        batch = batch._replace(x=run.augmentation(drawn.augmentation_key, batch.x))
+    attack = run.attack
+    if attack is None or not attack.poisons:
+        return batch
+    # The same key in every round: an example is poisoned in the same way whenever it is drawn.
+    key = jax.random.fold_in(sampling.stream(shared.key, "poison"), own.client_id)
+    about = {"positions": drawn.places, "num_examples": own.num_examples, "num_classes": run.model.num_classes}
+    if own.attacker_index is not None:
+        about["attacker_index"] = own.attacker_index
+    poisoned = attack.poison(key, batch, **about)
+    if difference := tree.mismatch(poisoned, batch):
+        raise ValueError(f"attack: poison returns {difference}")
+    return tree.where(attack.attackers(own.malicious, shared.round), poisoned, batch)
+
+
+def class_counts(run: Run, shared: RoundInput, own: ClientInput) -> Int[Array, " classes"] | None:
+    """How many examples of each class a client has; None where examples do not have one label each."""
+    labels = own.examples.y if isinstance(own.examples, Batch) else jnp.asarray(shared.federation.train.y)[own.examples]
+    if labels.ndim != 1 or not run.model.num_classes:
+        return None
+    real = jnp.arange(len(labels)) < own.num_examples
+    return jax.ops.segment_sum(real.astype(jnp.int32), labels, run.model.num_classes)
+
+
+def mean_loss(run: Run, shared: RoundInput, own: ClientInput, params: Params) -> Float[Array, ""]:
+    """The mean loss of a model over all examples of a client, poisoned ones included, in evaluation."""
+    longest = jax.tree.leaves(own.examples)[0].shape[0]
+    size = min(_BATCH, longest)
+
+    def add(index: Any, totals: Float[Array, "2"]) -> Float[Array, "2"]:
+        places = index * size + jnp.arange(size)
+        batch = fetch(run, shared, own, Drawn(jnp.minimum(places, own.num_examples - 1), None))
+        losses = run.model.loss(run.model.apply(params, shared.model, batch.x), batch.y)
+        weights = run.model.weights(batch.y)
+        weights = jnp.where(places < own.num_examples, 1.0 if weights is None else weights, 0.0)
+        return totals + jnp.stack([(weights * losses).sum(), weights.sum()])
+
+    total, weight = jax.lax.fori_loop(0, -(-own.num_examples // size), add, jnp.zeros(2))
+    return total * tree.inverse(weight)
