@@ -6,14 +6,16 @@ Nothing of these libraries is imported: the objects that a user has made with th
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import FederatedDataset, from_arrays
+from fedjax_drag.data.examples import as_arrays, shapes
 from fedjax_drag.data.partition._assign import with_clients
 
 Arrays = tuple[Any, Any]
-"""Inputs ``[N, ...]`` and targets ``[N, ...]``."""
+"""Inputs ``[N, ...]`` and targets ``[N, ...]``, arrays or pytrees of them."""
 
 
 def from_clients(clients: Sequence[Arrays], test: Arrays, **options: Any) -> FederatedDataset:
@@ -37,18 +39,27 @@ def from_clients(clients: Sequence[Arrays], test: Arrays, **options: Any) -> Fed
     """
     if not len(clients):
         raise checks.ArgumentError("clients", "none; must be at least one")
-    x, y = ([np.asarray(arrays[part]) for arrays in clients] for part in (0, 1))
-    for client, own in enumerate(x):
-        if not len(own):
-            raise checks.ArgumentError(f"clients[{client}]", "has no example; must have at least one")
-    for part, arrays in (("inputs", x), ("targets", y)):
-        for client, own in enumerate(arrays):
-            if own.shape[1:] != arrays[0].shape[1:]:
-                shapes = f"{part} of shape {own.shape[1:]}; must be {arrays[0].shape[1:]} as of clients[0]"
-                raise checks.ArgumentError(f"clients[{client}]", shapes)
-    fed = from_arrays(np.concatenate(x), np.concatenate(y), *test, **options)
-    owner = np.repeat(np.arange(len(clients)), [len(own) for own in x])
+    x, y, sizes = _joined("clients", clients)
+    if 0 in sizes:
+        raise checks.ArgumentError(f"clients[{sizes.index(0)}]", "has no example; must have at least one")
+    fed = from_arrays(x, y, *test, **options)
+    owner = np.repeat(np.arange(len(clients)), sizes)
     return with_clients(fed, owner, len(clients), "as given", np.random.default_rng(0))
+
+
+def _joined(name: str, clients: Sequence[Arrays]) -> tuple[Any, Any, list[int]]:
+    """Inputs and targets of all clients, one after another, and how many examples each has."""
+    given = [tuple(as_arrays(f"{name}[{client}]", arrays) for arrays in own) for client, own in enumerate(clients)]
+    for client, own in enumerate(given):
+        for part, arrays, like in zip(("inputs", "targets"), own, given[0], strict=True):
+            if shapes(arrays) != shapes(like):
+                said = f"{part} of shape {shapes(arrays)}; must be {shapes(like)} as of {name}[0]"
+                raise checks.ArgumentError(f"{name}[{client}]", said)
+        if len({array.shape[:1] for array in jax.tree.leaves(own)}) != 1:
+            given = ", ".join(str(jax.tree.map(np.shape, arrays)) for arrays in own)
+            raise checks.ArgumentError(f"{name}[{client}]", f"shapes {given}: must be [N, ...] and [N, ...]")
+    x, y = jax.tree.map(lambda *own: np.concatenate(own), *given)
+    return x, y, [len(jax.tree.leaves(own)[0]) for own in given]
 
 
 def from_huggingface(
