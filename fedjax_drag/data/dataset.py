@@ -9,6 +9,7 @@ import numpy as np
 
 from fedjax_drag import checks, notebook, tree
 from fedjax_drag.data import examples, targets
+from fedjax_drag.data.client_test import ClientTest
 from fedjax_drag.data.normalization import UNSCALED, Normalize, Preprocess, statistics, stored
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.kinds import Kind
@@ -45,6 +46,10 @@ class FederatedDataset:
       partition: description of the split, for titles; empty before partitioning.
       validation: the same as ``test`` for the examples by which rounds and settings are chosen, from
         :func:`~fedjax_drag.data.hold_out`; None where that is done on the test examples.
+      test_users: ``[N']`` int32: the natural user of each test example, -1 for one without training examples; None if
+        unknown.
+      client_test: each client's own test examples, from :func:`~fedjax_drag.data.from_clients` or
+        :func:`~fedjax_drag.data.partition.natural`; None where clients have none.
     """
 
     name: str
@@ -60,6 +65,8 @@ class FederatedDataset:
     counts: np.ndarray | None = None
     partition: str = ""
     validation: Batch | None = None
+    test_users: np.ndarray | None = None
+    client_test: ClientTest | None = None
 
     def __post_init__(self) -> None:
         checks.count("num_classes", self.num_classes)
@@ -76,11 +83,15 @@ class FederatedDataset:
         if hasattr(self.train.x, "dtype"):
             _check_statistics(self.mean, self.std, self.input_shape)
         if self.users is not None:
-            _check_users(self.users, self.user_names, self.train.num_examples)
+            _check_users("users", self.users, self.user_names, self.train.num_examples)
+        if self.test_users is not None:
+            _check_users("test_users", self.test_users, self.user_names, self.test.num_examples, least=-1)
         if self.rows is not None and self.counts is not None:
             _check_clients(self.rows, self.counts, self.train.num_examples)
         elif self.rows is not None or self.counts is not None:
             raise ValueError("rows, counts: must be given together")
+        if self.client_test is not None and len(self.client_test.counts) != self.num_clients:
+            raise ValueError(f"client_test: of {len(self.client_test.counts)} clients; must be of {self.num_clients}")
 
     @property
     def num_clients(self) -> int:
@@ -186,6 +197,7 @@ def from_arrays(
     users: Any = None,
     user_names: Sequence[str] = (),
     normalize: Normalize = "standard",
+    test_users: Any = None,
 ) -> FederatedDataset:
     """Makes a data set of your own arrays; give it clients with :mod:`fedjax_drag.data.partition`.
 
@@ -210,6 +222,8 @@ def from_arrays(
         inputs are in [0, 1]: bytes divided by 255, and each entry of the last axis of floating inputs scaled by its
         smallest and largest training value, unless all are in [0, 1] already; ``"none"``, such that inputs stay as they
         are (bytes up to rounding). Tokens are ``"standard"``.
+      test_users: ``[N']`` integers: the user of each test example among ``users``, -1 for another; then the clients of
+        :func:`~fedjax_drag.data.partition.natural` have test examples of their own.
 
     Returns:
       The data set, unpartitioned; floating inputs become float32. Entries of the last axis that vary too little for
@@ -258,9 +272,12 @@ def from_arrays(
     x, x_test = (jax.tree.unflatten(jax.tree.structure(x), [one[part] for one in kept]) for part in (0, 1))
     if is_single:
         shift, scale = kept[0][2:]
-    users = None if users is None else _narrowed(examples.as_array("users", users))
+    of_users = {
+        name: None if given is None else _narrowed(examples.as_array(name, given))
+        for name, given in (("users", users), ("test_users", test_users))
+    }
     fed = make(name, (x, y), (x_test, y_test), num_classes, tuple(shift.tolist()), tuple(scale.tolist()))
-    return fed if users is None else replace(fed, users=users, user_names=tuple(user_names))
+    return fed if users is None else replace(fed, user_names=tuple(user_names), **of_users)
 
 
 def make(
@@ -331,13 +348,13 @@ def _check_statistics(
             checks.in_range(name, entry, float(float32.tiny if name == "std" else float32.min), float(float32.max))
 
 
-def _check_users(users: np.ndarray, names: tuple[str, ...], num_examples: int) -> None:
+def _check_users(name: str, users: np.ndarray, names: tuple[str, ...], num_examples: int, least: int = 0) -> None:
     is_list = users.shape == (num_examples,) and np.issubdtype(users.dtype, np.integer)
     last = len(names) - 1 if names else np.iinfo(np.int32).max
-    if is_list and (users.min() < 0 or users.max() > last):
-        raise checks.ArgumentError("users", f"from {users.min()} to {users.max()}: must be in [0, {last}]")
+    if is_list and (users.min() < least or users.max() > last):
+        raise checks.ArgumentError(name, f"from {users.min()} to {users.max()}: must be in [{least}, {last}]")
     if not is_list or users.dtype != np.int32:
-        raise ValueError(f"users: {users.dtype} of shape {users.shape}: must be int32 [{num_examples}]")
+        raise ValueError(f"{name}: {users.dtype} of shape {users.shape}: must be int32 [{num_examples}]")
 
 
 def _check_clients(rows: np.ndarray, counts: np.ndarray, num_examples: int) -> None:

@@ -4,12 +4,14 @@ Nothing of these libraries is imported: the objects that a user has made with th
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 
 from fedjax_drag import checks
+from fedjax_drag.data.client_test import of_owners
 from fedjax_drag.data.dataset import FederatedDataset, from_arrays
 from fedjax_drag.data.examples import as_arrays, shapes
 from fedjax_drag.data.partition._assign import with_clients
@@ -18,19 +20,26 @@ Arrays = tuple[Any, Any]
 """Inputs ``[N, ...]`` and targets ``[N, ...]``, arrays or pytrees of them."""
 
 
-def from_clients(clients: Sequence[Arrays], test: Arrays, **options: Any) -> FederatedDataset:
+def from_clients(
+    clients: Sequence[Arrays],
+    test: Arrays | None = None,
+    client_test: Sequence[Arrays] | None = None,
+    **options: Any,
+) -> FederatedDataset:
     """Makes a data set of what each client has.
 
     Args:
       clients: inputs and targets of each, as :func:`from_arrays` takes them; at least one example each.
-      test: inputs and targets by which the global model is measured.
+      test: inputs and targets by which the global model is measured; default those of ``client_test`` together.
+      client_test: test inputs and targets of each client, on which ``evaluate_clients=True`` evaluates it; ``[0, ...]``
+        for a client without any. Default none: clients then hold out some of what they have.
       **options: of :func:`from_arrays`, such as ``num_classes`` and ``name``.
 
     Returns:
       The data set with as many clients, in this order.
 
     Raises:
-      ValueError: a client has no example, or arrays do not fit together.
+      ValueError: a client has no example, arrays do not fit together, or there are no test examples.
 
     Examples:
       >>> own = [(np.random.rand(5 + m, 3), np.arange(5 + m) % 2) for m in range(4)]
@@ -39,27 +48,42 @@ def from_clients(clients: Sequence[Arrays], test: Arrays, **options: Any) -> Fed
     """
     if not len(clients):
         raise checks.ArgumentError("clients", "none; must be at least one")
-    x, y, sizes = _joined("clients", clients)
+    x, y, sizes = _joined([f"clients[{client}]" for client in range(len(clients))], clients)
     if 0 in sizes:
         raise checks.ArgumentError(f"clients[{sizes.index(0)}]", "has no example; must have at least one")
-    fed = from_arrays(x, y, *test, **options)
+    if test is None and client_test is None:
+        raise checks.ArgumentError("test", "must be given, or client_test, the test examples of each client")
+    own = [] if client_test is None else list(client_test)
+    if len(own) not in (0, len(clients)):
+        raise checks.ArgumentError("client_test", f"of {len(own)} clients; must be of {len(clients)}, as clients")
+    names, tests = [f"client_test[{client}]" for client in range(len(own))], own if test is None else [*own, test]
+    x_test, y_test, test_sizes = _joined([*names, "test"], tests)
+    fed = from_arrays(x, y, x_test, y_test, **options)
     owner = np.repeat(np.arange(len(clients)), sizes)
-    return with_clients(fed, owner, len(clients), "as given", np.random.default_rng(0))
+    fed = with_clients(fed, owner, len(clients), "as given", np.random.default_rng(0))
+    if not own:
+        return fed
+    owner = np.repeat(np.arange(len(clients)), test_sizes[: len(own)])
+    if test is None:
+        return replace(fed, client_test=of_owners(fed.test, owner, len(clients)))
+    pooled = jax.tree.map(lambda x: x[: len(owner)], fed.test)
+    of_all = jax.tree.map(lambda x: x[len(owner) :], fed.test)
+    return replace(fed, test=of_all, client_test=of_owners(pooled, owner, len(clients)))
 
 
-def _joined(name: str, clients: Sequence[Arrays]) -> tuple[Any, Any, list[int]]:
-    """Inputs and targets of all clients, one after another, and how many examples each has."""
-    given = [tuple(as_arrays(f"{name}[{client}]", arrays) for arrays in own) for client, own in enumerate(clients)]
-    for client, own in enumerate(given):
-        for part, arrays, like in zip(("inputs", "targets"), own, given[0], strict=True):
+def _joined(names: Sequence[str], parts: Sequence[Arrays]) -> tuple[Any, Any, list[int]]:
+    """Inputs and targets of all parts, one after another, and how many examples each has."""
+    given = [tuple(as_arrays(name, arrays) for arrays in part) for name, part in zip(names, parts, strict=False)]
+    for name, part in zip(names, given, strict=False):
+        for kind, arrays, like in zip(("inputs", "targets"), part, given[0], strict=True):
             if shapes(arrays) != shapes(like):
-                said = f"{part} of shape {shapes(arrays)}; must be {shapes(like)} as of {name}[0]"
-                raise checks.ArgumentError(f"{name}[{client}]", said)
-        if len({array.shape[:1] for array in jax.tree.leaves(own)}) != 1:
-            given = ", ".join(str(jax.tree.map(np.shape, arrays)) for arrays in own)
-            raise checks.ArgumentError(f"{name}[{client}]", f"shapes {given}: must be [N, ...] and [N, ...]")
-    x, y = jax.tree.map(lambda *own: np.concatenate(own), *given)
-    return x, y, [len(jax.tree.leaves(own)[0]) for own in given]
+                said = f"{kind} of shape {shapes(arrays)}; must be {shapes(like)} as of {names[0]}"
+                raise checks.ArgumentError(name, said)
+        if len({array.shape[:1] for array in jax.tree.leaves(part)}) != 1:
+            found = ", ".join(str(jax.tree.map(np.shape, arrays)) for arrays in part)
+            raise checks.ArgumentError(name, f"shapes {found}: must be [N, ...] and [N, ...]")
+    x, y = jax.tree.map(lambda *own: own[0] if len(own) == 1 else np.concatenate(own), *given)
+    return x, y, [len(jax.tree.leaves(part)[0]) for part in given]
 
 
 def from_huggingface(
@@ -118,7 +142,8 @@ def from_pandas(
       test: another with the same columns.
       target: name of the column of targets: numbers, or text, categories or truth values, which become classes in
         sorted order.
-      users: name of the column that says whose example each is, for :func:`fedjax_drag.data.partition.natural`.
+      users: name of the column that says whose example each is, for :func:`fedjax_drag.data.partition.natural`; where
+        ``test`` has it too, test examples of a user are its own.
       impute: whether a missing number is the training rows' median, and a missing text a value of its own; else a
         missing value is an error.
       **options: of :func:`from_arrays`, such as ``num_classes=0`` for integers that are no classes.
@@ -142,6 +167,9 @@ def from_pandas(
     if users is not None:
         names, owner = np.unique(np.asarray(train[users]).astype(str), return_inverse=True)
         options = {"users": owner, "user_names": tuple(names.tolist())} | options
+        if users in test.columns:
+            number = {name: user for user, name in enumerate(names)}
+            options = {"test_users": [number.get(name, -1) for name in test[users].astype(str)]} | options
     return from_arrays(train_x, train_y, test_x, test_y, **options)
 
 

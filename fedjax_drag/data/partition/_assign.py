@@ -68,11 +68,14 @@ def by_class(
 def with_clients(
     fed: FederatedDataset, owner: np.ndarray, num_clients: int, description: str, rng: np.random.Generator
 ) -> FederatedDataset:
-    """Makes the rows of shuffled indices from ``owner`` ``[N]``, the client of each training example, -1 for none."""
+    """Makes the rows of shuffled indices from ``owner`` ``[N]``, the client of each training example, -1 for none.
+
+    The clients have no test examples of their own.
+    """
     order = rng.permutation(len(owner))
     order = order[owner[order] >= 0]
     order = order[np.argsort(owner[order], kind="stable")]  # by client, and random within
     counts = np.bincount(owner[order], minlength=num_clients).astype(np.int32)
     rows = np.zeros((num_clients, counts.max()), np.int32)
     rows[np.arange(counts.max()) < counts[:, None]] = order
-    return replace(fed, rows=rows, counts=counts, partition=description)
+    return replace(fed, rows=rows, counts=counts, partition=description, client_test=None)

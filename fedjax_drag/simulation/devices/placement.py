@@ -221,10 +221,9 @@ def place_data(values: Any, sharding: Any) -> Any:
 
 
 def _once(put: Callable[[Any], Any], values: Any, sharding: Any) -> Any:
-    """``put`` of each array, or what it gave before inside of :func:`sharing`."""
-    known = _placed.get()
-    if known is None:
-        return jax.tree.map(put, values)
+    """``put`` of each array, once if it is there twice; inside of :func:`sharing` what it gave before."""
+    shared = _placed.get()
+    known: dict[Any, Any] = {} if shared is None else shared
 
     def leaf(x: Any) -> Any:
         key = id(x), sharding

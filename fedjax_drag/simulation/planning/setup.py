@@ -155,7 +155,7 @@ def federate(settings: Settings) -> Federation:
     """
     check_jit()
     _check_total(settings)
-    (data, held_out), number = settings.split, settings.num_malicious
+    (data, held_out, examples), number = settings.split, settings.num_malicious
     of_federation = settings.byzantine_of == "federation"
     malicious = choose_malicious(data.num_clients, number if of_federation else 0, settings.seed)
     root = np.zeros(0, np.int32)
@@ -169,9 +169,10 @@ def federate(settings: Settings) -> Federation:
     if held_out is not None:
         held_out = held_out.of(~malicious)
         if not held_out.counts.any():
-            raise ValueError(f"evaluate_clients={settings.evaluate_clients}: no benign client has two examples")
+            has = "two examples" if examples is data.train else "a test example"
+            raise ValueError(f"evaluate_clients={settings.evaluate_clients}: no benign client has {has}")
     on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn]
-    on_host += [held_out, *absence]
+    on_host += [held_out, *absence, None if examples is data.train else examples]
     return Federation(*on_host)
 
 
