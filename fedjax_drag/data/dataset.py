@@ -77,8 +77,8 @@ class FederatedDataset:
                 if tree.described(found, "N") != tree.described(like, "N"):
                     found, like = tree.described(found, "N"), tree.described(like, "N")
                     raise ValueError(f"{part}: {what} {found} beside {like} of train")
-        if examples.shapes(self.train.x) != self.input_shape or not self.input_shape or 0 in self.input_shape:
-            shape = examples.shapes(self.train.x)
+        shape = examples.shapes(self.train.x)
+        if shape != self.input_shape or shape == () or not all(x.size for x in jax.tree.leaves(self.train.x)):
             raise ValueError(f"train: inputs of shape {shape}: must be input_shape={self.input_shape}")
         if hasattr(self.train.x, "dtype"):
             _check_statistics(self.mean, self.std, self.input_shape)
