@@ -242,9 +242,7 @@ def from_arrays(
       >>> fed.num_classes, fed.input_shape
       (3, (5,))
     """
-    (x, y), (x_test, y_test) = (
-        examples.checked(part, *given) for part, given in (("train", (train_x, train_y)), ("test", (test_x, test_y)))
-    )
+    (x, y), (x_test, y_test) = examples.checked("train", train_x, train_y), examples.checked("test", test_x, test_y)
     tree.check_structure("test_x", x_test, "train_x", x)
     examples.each(_check_alike, "test_x", x_test, x)
     examples.each(examples.check_channels, "train_x", x)
@@ -272,12 +270,14 @@ def from_arrays(
     x, x_test = (jax.tree.unflatten(jax.tree.structure(x), [one[part] for one in kept]) for part in (0, 1))
     if is_single:
         shift, scale = kept[0][2:]
-    of_users = {
-        name: None if given is None else _narrowed(examples.as_array(name, given))
+    users, test_users = (
+        None if given is None else _narrowed(examples.as_array(name, given))
         for name, given in (("users", users), ("test_users", test_users))
-    }
+    )
     fed = make(name, (x, y), (x_test, y_test), num_classes, tuple(shift.tolist()), tuple(scale.tolist()))
-    return fed if users is None else replace(fed, user_names=tuple(user_names), **of_users)
+    if users is None and test_users is None:
+        return fed
+    return replace(fed, users=users, test_users=test_users, user_names=tuple(user_names))
 
 
 def make(

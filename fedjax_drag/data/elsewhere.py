@@ -3,7 +3,8 @@
 Nothing of these libraries is imported: the objects that a user has made with them are read.
 """
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,42 +49,46 @@ def from_clients(
     """
     if not len(clients):
         raise checks.ArgumentError("clients", "none; must be at least one")
-    x, y, sizes = _joined([f"clients[{client}]" for client in range(len(clients))], clients)
-    if 0 in sizes:
-        raise checks.ArgumentError(f"clients[{sizes.index(0)}]", "has no example; must have at least one")
     if test is None and client_test is None:
         raise checks.ArgumentError("test", "must be given, or client_test, the test examples of each client")
-    own = [] if client_test is None else list(client_test)
-    if len(own) not in (0, len(clients)):
-        raise checks.ArgumentError("client_test", f"of {len(own)} clients; must be of {len(clients)}, as clients")
-    names, tests = [f"client_test[{client}]" for client in range(len(own))], own if test is None else [*own, test]
-    x_test, y_test, test_sizes = _joined([*names, "test"], tests)
+    if client_test is not None and len(client_test) != len(clients):
+        said = f"of {len(client_test)} clients; must be of {len(clients)}, as clients"
+        raise checks.ArgumentError("client_test", said)
+    x, y, sizes = _joined({f"clients[{client}]": own for client, own in enumerate(clients)})
+    if 0 in sizes:
+        raise checks.ArgumentError(f"clients[{sizes.index(0)}]", "has no example; must have at least one")
+    tests = {f"client_test[{client}]": own for client, own in enumerate(client_test or ())}
+    x_test, y_test, test_sizes = _joined(tests if test is None else tests | {"test": test})
     fed = from_arrays(x, y, x_test, y_test, **options)
-    owner = np.repeat(np.arange(len(clients)), sizes)
-    fed = with_clients(fed, owner, len(clients), "as given", np.random.default_rng(0))
-    if not own:
+    fed = with_clients(fed, _owner(sizes), len(clients), "as given", np.random.default_rng(0))
+    if client_test is None:
         return fed
-    owner = np.repeat(np.arange(len(clients)), test_sizes[: len(own)])
+    owner = _owner(test_sizes[: len(clients)])
     if test is None:
         return replace(fed, client_test=of_owners(fed.test, owner, len(clients)))
-    pooled = jax.tree.map(lambda x: x[: len(owner)], fed.test)
-    of_all = jax.tree.map(lambda x: x[len(owner) :], fed.test)
-    return replace(fed, test=of_all, client_test=of_owners(pooled, owner, len(clients)))
+    own, others = (jax.tree.map(operator.itemgetter(part), fed.test) for part in np.s_[: len(owner), len(owner) :])
+    return replace(fed, test=others, client_test=of_owners(own, owner, len(clients)))
 
 
-def _joined(names: Sequence[str], parts: Sequence[Arrays]) -> tuple[Any, Any, list[int]]:
+def _owner(sizes: Sequence[int]) -> np.ndarray:
+    """The client of each example, of clients that have so many one after another."""
+    return np.repeat(np.arange(len(sizes)), sizes)
+
+
+def _joined(parts: Mapping[str, Arrays]) -> tuple[Any, Any, list[int]]:
     """Inputs and targets of all parts, one after another, and how many examples each has."""
-    given = [tuple(as_arrays(name, arrays) for arrays in part) for name, part in zip(names, parts, strict=False)]
-    for name, part in zip(names, given, strict=False):
-        for kind, arrays, like in zip(("inputs", "targets"), part, given[0], strict=True):
-            if shapes(arrays) != shapes(like):
-                said = f"{kind} of shape {shapes(arrays)}; must be {shapes(like)} as of {names[0]}"
+    given = {name: tuple(as_arrays(name, arrays) for arrays in part) for name, part in parts.items()}
+    first, like = next(iter(given.items()))
+    for name, part in given.items():
+        for kind, arrays, of_first in zip(("inputs", "targets"), part, like, strict=True):
+            if shapes(arrays) != shapes(of_first):
+                said = f"{kind} of shape {shapes(arrays)}; must be {shapes(of_first)} as of {first}"
                 raise checks.ArgumentError(name, said)
         if len({array.shape[:1] for array in jax.tree.leaves(part)}) != 1:
             found = ", ".join(str(jax.tree.map(np.shape, arrays)) for arrays in part)
             raise checks.ArgumentError(name, f"shapes {found}: must be [N, ...] and [N, ...]")
-    x, y = jax.tree.map(lambda *own: own[0] if len(own) == 1 else np.concatenate(own), *given)
-    return x, y, [len(jax.tree.leaves(part)[0]) for part in given]
+    x, y = jax.tree.map(lambda *own: own[0] if len(own) == 1 else np.concatenate(own), *given.values())
+    return x, y, [len(jax.tree.leaves(part)[0]) for part in given.values()]
 
 
 def from_huggingface(

@@ -75,7 +75,7 @@ def checked(part: str, x: Any, y: Any) -> tuple[Any, Any]:
     x, y = each(_input, f"{part}_x", x), each(targets.stored, f"{part}_y", y)
     leaves, least = jax.tree.leaves((x, y)), 2 if isinstance(x, np.ndarray) else 1
     fits = all(leaf.shape[:1] == leaves[0].shape[:1] and leaf.size for leaf in leaves)
-    if not fits or not jax.tree.leaves(x) or leaves[0].ndim < least:
+    if not fits or not all(map(jax.tree.leaves, (x, y))) or leaves[0].ndim < least:
         given = ", ".join(str(jax.tree.map(np.shape, arrays)) for arrays in (x, y))
         raise ValueError(f"{part}_x, {part}_y: shapes {given}: must be [N, ...] and [N, ...], no axis of length 0")
     return x, y

@@ -220,6 +220,7 @@ OTHER = BOTH["other"]
         ({"train_x": {"image": X, "ids": Y.astype(int)}}, r"train_x\['ids'\]: of type int64: must be uint8"),
         ({"train_x": {"image": X, "table": [[1.0], [2.0, 3.0]]}}, r"train_x\['table'\]: must be an array"),
         ({"train_x": {"image": X, "other": None}}, r"train_x\['other'\]: of type object"),
+        ({"train_y": {}}, r"train_x, train_y: shapes .*, {}: must be \[N, ...\] and"),
         ({"train_x": {}}, r"train_x, train_y: shapes {}, \(6,\): must be \[N, ...\] and"),
         ({"train_x": {"image": X[:5], "other": OTHER}}, r"shapes {'image': \(5, 4, 4, 2\), 'other': \(\(6,\)"),
         ({"train_y": {"a": Y, "b": Y[:5]}}, r"shapes .*{'a': \(6,\), 'b': \(5,\)}: must be"),

@@ -47,10 +47,9 @@ def natural(
     client[chosen] = np.arange(len(chosen))
     limits = {"num_clients": num_clients or 0, "min_size": min_size if min_size > 1 else 0, "seed": seed}
     given = ", ".join(f"{name}={value}" for name, value in limits.items() if value or name == "seed")
-    natural = with_clients(fed, client[index], len(chosen), f"natural({given})", rng)
+    fed = with_clients(fed, client[index], len(chosen), f"natural({given})", rng)
     if fed.test_users is None:
-        return natural
-    client_of = np.full(max(users.max(), fed.test_users.max()) + 2, -1)  # the last is that of user -1
-    client_of[users] = client
-    owner = client_of[fed.test_users]
-    return natural if (owner < 0).all() else replace(natural, client_test=of_owners(fed.test, owner, len(chosen)))
+        return fed
+    place = np.minimum(np.searchsorted(users, fed.test_users), len(users) - 1)
+    owner = np.where(users[place] == fed.test_users, client[place], -1)
+    return fed if (owner < 0).all() else replace(fed, client_test=of_owners(fed.test, owner, len(chosen)))

@@ -124,6 +124,7 @@ def test_natural_users_are_evaluated_on_their_own_test_examples():
     ("arguments", "message"),
     [
         ({}, "test: must be given, or client_test"),
+        ({"client_test": []}, "client_test: of 0 clients; must be of 6, as clients"),
         ({"client_test": TESTS[:-1]}, "client_test: of 5 clients; must be of 6, as clients"),
         (
             {"client_test": [*TESTS[:-1], (X[:2, :3], Y[:2])]},
