@@ -174,7 +174,7 @@ def from_pandas(
         options = {"users": owner, "user_names": tuple(names.tolist())} | options
         if users in test.columns:
             number = {name: user for user, name in enumerate(names)}
-            options = {"test_users": [number.get(name, -1) for name in test[users].astype(str)]} | options
+            options = {"test_users": [number.get(name, -1) for name in np.asarray(test[users]).astype(str)]} | options
     return from_arrays(train_x, train_y, test_x, test_y, **options)
 
 
