@@ -7,6 +7,7 @@ so that every example weighs the same; a loss that weighs examples by what they 
 # pyright: reportIncompatibleMethodOverride=false
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,9 @@ from fedjax_drag.types import Loss, Scalar
 
 __all__ = ["binary_cross_entropy", "cross_entropy", "huber", "mse", "token_cross_entropy"]
 
-LossFunction = Callable[[jax.Array, jax.Array], jax.Array]
-"""``(outputs [B, ...], targets [B, ...]) -> [B]``, a loss for each example, differentiable in the outputs."""
+LossFunction = Callable[[Any, Any], jax.Array]
+"""``(outputs [B, ...], targets [B, ...]) -> [B]``, a loss for each example, differentiable in the outputs; both are
+arrays, or pytrees of arrays."""
 
 
 class cross_entropy(Loss):

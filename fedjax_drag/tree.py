@@ -51,6 +51,7 @@ __all__ = [
     "check_types",
     "cohort_size",
     "cosines",
+    "described",
     "expand",
     "finite_rows",
     "initial_state",
@@ -151,6 +152,21 @@ def check_types(name: str, given: Any, before: Any) -> None:
         if jnp.result_type(leaf) != jnp.result_type(old) and not getattr(old, "weak_type", not hasattr(old, "dtype")):
             where = f"{name}{jax.tree_util.keystr(path)}"
             raise ValueError(f"{where} of type {jnp.result_type(leaf)}: must stay {jnp.result_type(old)}")
+
+
+def described(arrays: Any, *leading: Any) -> str:
+    """Types and shapes of arrays, with ``leading`` in the place of the leading axis: ``float32[B, 10]``.
+
+    Args:
+      arrays: a pytree of arrays or shapes; of what is neither, the name of its class.
+      *leading: a letter or a number, or nothing for the shape of one example.
+    """
+
+    def leaf(x: Any) -> str:
+        axes = ", ".join(map(str, (*leading, *getattr(x, "shape", ())[1:])))
+        return f"{x.dtype}[{axes}]" if hasattr(x, "dtype") else type(x).__name__
+
+    return str(jax.tree.map(leaf, arrays)).replace("'", "")
 
 
 def mismatch(found: Any, like: Any) -> str:

@@ -61,7 +61,19 @@ OUTSIDE = {"fedjax_drag/__init__.py", "fedjax_drag/__main__.py"}
 """The package's front door, which leads to all of them."""
 
 INSIDE_DATA = dict.fromkeys(
-    ("dataset", "normalization", "targets", "skew", "batching", "augmentation", "formats", "malicious"), 0
+    (
+        "dataset",
+        "normalization",
+        "targets",
+        "examples",
+        "client_test",
+        "skew",
+        "batching",
+        "augmentation",
+        "formats",
+        "malicious",
+    ),
+    0,
 ) | dict.fromkeys(("validation", "partition", "sets"), 1)
 """The same within ``data``; what is not named is above."""
 

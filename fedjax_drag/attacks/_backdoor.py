@@ -75,10 +75,9 @@ def with_trigger(
     x: Float[Array, "B H W C"], size: int, value: float, part: Int[Array, ""] | int = 0, parts: int = 1
 ) -> Float[Array, "B H W C"]:
     """The images with a square of ``value`` in the lower right corner, or with one of ``parts`` bands of its rows."""
-    if x.ndim != 4 or min(x.shape[1:3]) < size:
-        raise checks.ArgumentError(
-            "trigger_size", f"needs images at least as large, not inputs {x.shape[1:]}", given=size
-        )
+    if getattr(x, "ndim", None) != 4 or min(x.shape[1:3]) < size:
+        shape = jax.tree.map(lambda leaf: leaf.shape[1:], x)
+        raise checks.ArgumentError("trigger_size", f"needs images at least as large, not inputs {shape}", given=size)
     band = jnp.arange(size) * parts // size == part
     square = jnp.where(band[:, None, None], jnp.asarray(value, x.dtype), x[:, -size:, -size:])
     return x.at[:, -size:, -size:].set(square)

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag import checks
+from fedjax_drag import checks, tree
 from fedjax_drag.attacks._attack import floor_of, in_fraction
 from fedjax_drag.attacks._backdoor import boosted, check_boost, relabelled
 from fedjax_drag.data.dataset import FederatedDataset
+from fedjax_drag.data.normalization import UNSCALED
 from fedjax_drag.types import Attack, Batch, Scalar, Uplink
 
 _ROUNDING = 1e-5  # share of the distance of the tail that float32 may lose in a model's inputs
@@ -46,8 +47,8 @@ def edge_case(
         1 for no boost.
 
     Raises:
-      ValueError: if an argument is out of range, inputs are tokens, or the class has no training example or no test
-        example as rare.
+      ValueError: if an argument is out of range, inputs are tokens or several arrays, or the class has no training
+        example or no test example as rare.
 
     References:
       Wang et al., Attack of the tails: yes, you really can backdoor federated learning, NeurIPS 2020. Interpretations:
@@ -136,11 +137,12 @@ def tail_of(fed: FederatedDataset, source: int, share: float) -> Tail:
     """The ``floor(share n)`` examples of a class that are furthest from its mean, at least one.
 
     Raises:
-      ValueError: if inputs are tokens, or the class has no training example.
+      ValueError: if inputs are tokens or several arrays, or the class has no training example.
     """
+    if getattr(fed.train.x, "dtype", np.bool_) in UNSCALED:
+        form = tree.described(fed.train.x)
+        raise checks.ArgumentError("edge_case", f"needs one array of inputs with a distance, not {form} of {fed.name}")
     x = seen_by_a_model(fed, fed.train, source)
-    if not np.issubdtype(x.dtype, np.floating):
-        raise checks.ArgumentError("edge_case", f"needs inputs with a distance, not the tokens of {fed.name}")
     if not len(x):
         raise checks.ArgumentError("source", f"{fed.name} has no training example of that class", given=source)
     mean = x.mean(axis=0, dtype=np.float64)

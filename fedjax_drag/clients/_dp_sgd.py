@@ -55,7 +55,7 @@ class dp_sgd(ClientRule):
         del downlink
         singles = jax.tree.map(lambda x: x[:, None], batch)  # a batch of one for each example
         gradients = jax.vmap(lambda example: grad_fn(w, Batch(*example)))(singles)
-        real = jnp.ones(batch.y.shape, bool) if batch.real is None else batch.real
+        real = jnp.ones(batch.num_examples, bool) if batch.real is None else batch.real
         norm = tree.norms(gradients)
         scale = jnp.where(real & tree.usable_rows(gradients), clip_scale(norm, self.clip), 0.0)
         total = with_noise(key, tree.weighted_sum(scale, gradients), self.noise_multiplier * self.clip)

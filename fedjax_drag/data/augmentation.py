@@ -1,12 +1,13 @@
 """Random changes of the training inputs that keep their labels valid, drawn inside the compiled program.
 
-An augmentation is ``(key, x [B, *input_shape]) -> x`` on a model's inputs, after normalisation; every batch of a
-local pass has a key of its own.
+An augmentation is ``(key, x [B, *input_shape]) -> x`` on a model's inputs, an array or a pytree of arrays, after
+normalisation; every batch of a local pass has a key of its own.
 """
 
 # pyright: reportIncompatibleMethodOverride=false
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from fedjax_drag.types._part import CallablePart
 
 __all__ = ["crop_flip"]
 
-Augmentation = Callable[[jax.Array, jax.Array], jax.Array]
+Augmentation = Callable[[jax.Array, Any], Any]
 
 
 class crop_flip(CallablePart):
@@ -45,8 +46,9 @@ class crop_flip(CallablePart):
 
     def __call__(self, key: Key[Array, ""], x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
         """``(key, images [B, H, W, C]) -> images``, of floating type."""
-        if x.ndim != 4:
-            raise ValueError(f"crop_flip needs images [B, H, W, C], not inputs of shape {x.shape}")
+        if getattr(x, "ndim", None) != 4:
+            shape = jax.tree.map(jnp.shape, x)
+            raise ValueError(f"crop_flip needs images [B, H, W, C], not inputs of shape {shape}")
         shift_key, flip_key = jax.random.split(key)
         corners = jax.random.randint(shift_key, (x.shape[0], 2), 0, 2 * self.padding + 1)
         around = (self.padding, self.padding)

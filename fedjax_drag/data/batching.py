@@ -3,6 +3,7 @@
 The examples lie on the device once; a client is a row of indices into them, padded to a common length.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -108,7 +109,7 @@ def gather(
     train: Batch,
     row: Int[Array, " length"] | Batch,
     positions: Int[Array, " batch"],
-    preprocess: Callable[[jax.Array], jax.Array],
+    preprocess: Callable[[Any], Any],
 ) -> Batch:
     """The examples of a client at ``positions``, preprocessed.
 
@@ -119,4 +120,5 @@ def gather(
       preprocess: from stored examples to model inputs.
     """
     train, index = (row, positions) if isinstance(row, Batch) else (train, row[positions])
-    return Batch(preprocess(train.x[index]), jnp.asarray(train.y)[index])
+    take = functools.partial(jax.tree.map, lambda array: jnp.asarray(array)[index])
+    return Batch(preprocess(take(train.x)), take(train.y))

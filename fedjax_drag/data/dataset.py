@@ -1,24 +1,21 @@
 """The federated data set: every example once in memory, and clients as rows of indices into them."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fedjax_drag import checks, notebook
-from fedjax_drag.data import targets
-from fedjax_drag.data.normalization import TOKENS, Normalize, Preprocess, statistics, stored
+from fedjax_drag import checks, notebook, tree
+from fedjax_drag.data import examples, targets
+from fedjax_drag.data.client_test import ClientTest
+from fedjax_drag.data.normalization import UNSCALED, Normalize, Preprocess, statistics, stored
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.kinds import Kind
 from fedjax_drag.types import Batch
 
 _MOST_CLIENTS, _MOST_CLASSES = 60, 30  # shown in a notebook
-_SMALLEST_SIDE, _MOST_CHANNELS = 8, 4
-"""Of an image: a last axis of that length is not taken for channels behind a first of at most so many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,14 +27,15 @@ class FederatedDataset:
 
     Attributes:
       name: of the data set.
-      train: NumPy arrays: inputs ``[N, *input_shape]``, uint8 (images), float32, or int8 or int32 (tokens); targets
-        ``[N, ...]``, int32 or float32: a label ``[N]``, next tokens ``[N, L]``, several labels or numbers ``[N, K]``.
+      train: NumPy arrays: inputs ``[N, *input_shape]``, uint8 (images), float32, int8 or int32 (tokens), or bool;
+        targets ``[N, ...]``, int32 or float32: a label ``[N]``, next tokens ``[N, L]``, several labels or numbers
+        ``[N, K]``. Inputs and targets may be pytrees of such arrays, as may be those of ``test`` and ``validation``.
       test: the same for the test examples.
       num_classes: C where targets are classes ``0 .. C - 1``; 0 where they are numbers, or labels that an example may
         have several of. Negative integers in targets with more than one axis stand for what does not count.
-      input_shape: of one input; for images with a trailing channel axis.
+      input_shape: of one input; for images with a trailing channel axis; of a pytree one in the place of each array.
       mean: subtracted from what a model sees: per entry of the last input axis, or one for all; of inputs scaled to
-        [0, 1] if uint8. Not for tokens.
+        [0, 1] if uint8. Not for tokens and bool. Of inputs that are a pytree 0.
       std: divisor after that, as ``mean``; positive.
       users: ``[N]`` int32, from 0: the natural user of each training example, such as the writer of an image; None
         if unknown.
@@ -48,13 +46,17 @@ class FederatedDataset:
       partition: description of the split, for titles; empty before partitioning.
       validation: the same as ``test`` for the examples by which rounds and settings are chosen, from
         :func:`~fedjax_drag.data.hold_out`; None where that is done on the test examples.
+      test_users: ``[N']`` int32: the natural user of each test example, -1 for one without training examples; None if
+        unknown.
+      client_test: each client's own test examples, from :func:`~fedjax_drag.data.from_clients` or
+        :func:`~fedjax_drag.data.partition.natural`; None where clients have none.
     """
 
     name: str
     train: Batch
     test: Batch
     num_classes: int
-    input_shape: tuple[int, ...]
+    input_shape: Any
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     users: np.ndarray | None = None
@@ -63,23 +65,33 @@ class FederatedDataset:
     counts: np.ndarray | None = None
     partition: str = ""
     validation: Batch | None = None
+    test_users: np.ndarray | None = None
+    client_test: ClientTest | None = None
 
     def __post_init__(self) -> None:
         checks.count("num_classes", self.num_classes)
         for part in ("train", "test", *(() if self.validation is None else ("validation",))):
-            examples = getattr(self, part)
-            _check_examples(part, examples, self.input_shape, self.num_classes)
-            if examples.x.dtype != self.train.x.dtype:
-                raise ValueError(f"{part}: inputs of type {examples.x.dtype} beside {self.train.x.dtype} of train")
-            if (examples.y.dtype, examples.y.shape[1:]) != (self.train.y.dtype, self.train.y.shape[1:]):
-                raise ValueError(f"{part}: targets {_form(examples.y)} beside {_form(self.train.y)} of train")
-        _check_statistics(self.mean, self.std, self.input_shape)
+            own = getattr(self, part)
+            _check_examples(part, own, self.num_classes)
+            for what, found, like in (("inputs", own.x, self.train.x), ("targets", own.y, self.train.y)):
+                if tree.described(found, "N") != tree.described(like, "N"):
+                    found, like = tree.described(found, "N"), tree.described(like, "N")
+                    raise ValueError(f"{part}: {what} {found} beside {like} of train")
+        shape = examples.shapes(self.train.x)
+        if shape != self.input_shape or shape == () or not all(x.size for x in jax.tree.leaves(self.train.x)):
+            raise ValueError(f"train: inputs of shape {shape}: must be input_shape={self.input_shape}")
+        if hasattr(self.train.x, "dtype"):
+            _check_statistics(self.mean, self.std, self.input_shape)
         if self.users is not None:
-            _check_users(self.users, self.user_names, len(self.train.y))
+            _check_users("users", self.users, self.user_names, self.train.num_examples)
+        if self.test_users is not None:
+            _check_users("test_users", self.test_users, self.user_names, self.test.num_examples, least=-1)
         if self.rows is not None and self.counts is not None:
-            _check_clients(self.rows, self.counts, len(self.train.y))
+            _check_clients(self.rows, self.counts, self.train.num_examples)
         elif self.rows is not None or self.counts is not None:
             raise ValueError("rows, counts: must be given together")
+        if self.client_test is not None and len(self.client_test.counts) != self.num_clients:
+            raise ValueError(f"client_test: of {len(self.client_test.counts)} clients; must be of {self.num_clients}")
 
     @property
     def num_clients(self) -> int:
@@ -87,14 +99,14 @@ class FederatedDataset:
         return 0 if self.rows is None else len(self.rows)
 
     def __repr__(self) -> str:
-        examples = f"{len(self.train.y):,} + {len(self.test.y):,} examples {self.train.x.dtype}{list(self.input_shape)}"
+        sizes = f"{self.train.num_examples:,} + {self.test.num_examples:,} examples {tree.described(self.train.x)}"
         clients = f"{self.num_clients:,} clients by {self.partition}" if self.num_clients else "not split among clients"
-        held_out = "" if self.validation is None else f", {len(self.validation.y):,} for validation"
-        return f"FederatedDataset({self.name}: {examples}{held_out}, {self._targets()}, {clients})"
+        held_out = "" if self.validation is None else f", {self.validation.num_examples:,} for validation"
+        return f"FederatedDataset({self.name}: {sizes}{held_out}, {self._targets()}, {clients})"
 
     def _targets(self) -> str:
-        classes = f"{self.num_classes} classes"
-        return classes if self.has_labels else f"targets {_form(self.train.y)}" + self.num_classes * f" of {classes}"
+        classes, form = f"{self.num_classes} classes", tree.described(self.train.y, "N")
+        return classes if self.has_labels else f"targets {form}" + self.num_classes * f" of {classes}"
 
     @property
     def has_labels(self) -> bool:
@@ -109,7 +121,8 @@ class FederatedDataset:
           ValueError: the targets are something else.
         """
         if not self.has_labels:
-            raise ValueError(f"{self.name}: targets are {_form(self.train.y)}; must be labels, one class an example")
+            form = tree.described(self.train.y, "N")
+            raise ValueError(f"{self.name}: targets are {form}; must be labels, one class an example")
         return np.asarray(self.train.y)
 
     def _repr_html_(self) -> str:
@@ -124,10 +137,10 @@ class FederatedDataset:
     def _figures(self) -> dict[str, Any]:
         """What the data set holds, as it is shown."""
         figures: dict[str, Any] = {
-            "training examples": f"{len(self.train.y):,}",
-            **({} if self.validation is None else {"validation examples": f"{len(self.validation.y):,}"}),
-            "test examples": f"{len(self.test.y):,}",
-            "inputs": f"{self.train.x.dtype}{list(self.input_shape)}",
+            "training examples": f"{self.train.num_examples:,}",
+            **({} if self.validation is None else {"validation examples": f"{self.validation.num_examples:,}"}),
+            "test examples": f"{self.test.num_examples:,}",
+            "inputs": tree.described(self.train.x),
             **({"classes": self.num_classes} if self.has_labels else {"targets": self._targets().split(" ", 1)[1]}),
         }
         if self.counts is None:
@@ -136,15 +149,15 @@ class FederatedDataset:
         spread = f"{least:,} to {most:,}, median {middle:,g}"
         return figures | {"clients": f"{self.num_clients:,}", "split": self.partition, "examples of a client": spread}
 
-    def preprocess(self, x: jax.Array | np.ndarray) -> jax.Array:
+    def preprocess(self, x: Any) -> Any:
         """Turns stored inputs into a model's inputs; may be called inside a compiled program.
 
         Args:
-          x: ``[..., *input_shape]``, uint8, floating, int8 or int32.
+          x: ``[..., *input_shape]``, uint8, floating, int8, int32 or bool, or a pytree of such arrays.
 
         Returns:
           The same shape, float32: ``(x / 255 - mean) / std`` for uint8, ``(x - mean) / std`` for floating; tokens
-          become int32.
+          become int32, and bool stays.
         """
         return self.preprocessing(x)
 
@@ -172,10 +185,6 @@ def _some(shown: int, number: int) -> str:
     return f"{number:,}" if shown == number else f"{shown} of {number:,}"
 
 
-def _form(y: Any) -> str:
-    return f"{y.dtype}[{', '.join(['N', *map(str, y.shape[1:])])}]"
-
-
 def from_arrays(
     train_x: Any,
     train_y: Any,
@@ -188,14 +197,17 @@ def from_arrays(
     users: Any = None,
     user_names: Sequence[str] = (),
     normalize: Normalize = "standard",
+    test_users: Any = None,
 ) -> FederatedDataset:
     """Makes a data set of your own arrays; give it clients with :mod:`fedjax_drag.data.partition`.
 
     Args:
       train_x: inputs ``[N, ...]``: uint8 for images (``[N, H, W]`` gets a channel axis), int8 or int32 for tokens,
-        else floating.
+        bool for masks, else floating; or a dict, a tuple or another pytree of such arrays, which the model receives as
+        such. Of several arrays bytes are divided by 255, and the others are not scaled.
       train_y: targets: integer labels ``[N]``, from 0; integers ``[N, ...]`` such as next tokens or a class for each
         pixel, negative where there is none; numbers ``[N]`` or ``[N, K]``; or 0 and 1 ``[N, K]`` for several labels.
+        Or a pytree of such arrays, which loss and metrics receive as such; they are no classes then.
       test_x: test inputs, shaped like ``train_x`` except for their number.
       test_y: test targets.
       num_classes: C; the largest integer plus one if not given, or 0 where targets are numbers, or 0 and 1 ``[N, K]``.
@@ -210,6 +222,8 @@ def from_arrays(
         inputs are in [0, 1]: bytes divided by 255, and each entry of the last axis of floating inputs scaled by its
         smallest and largest training value, unless all are in [0, 1] already; ``"none"``, such that inputs stay as they
         are (bytes up to rounding). Tokens are ``"standard"``.
+      test_users: ``[N']`` integers: the user of each test example among ``users``, -1 for another; then the clients of
+        :func:`~fedjax_drag.data.partition.natural` have test examples of their own.
 
     Returns:
       The data set, unpartitioned; floating inputs become float32. Entries of the last axis that vary too little for
@@ -228,27 +242,42 @@ def from_arrays(
       >>> fed.num_classes, fed.input_shape
       (3, (5,))
     """
-    (x, y), (x_test, y_test) = _examples("train", train_x, train_y), _examples("test", test_x, test_y)
-    _check_channels(x)
-    floating = all(np.issubdtype(inputs.dtype, np.floating) for inputs in (x, x_test))
-    if x.dtype != x_test.dtype and not floating:
-        raise checks.ArgumentError("test_x", f"{x_test.dtype} beside {x.dtype} train_x: must be of one type")
-    if x.shape[1:] != x_test.shape[1:]:
-        raise checks.ArgumentError("test_x", f"inputs of shape {x_test.shape[1:]}: must be {x.shape[1:]} as of train_x")
+    (x, y), (x_test, y_test) = examples.checked("train", train_x, train_y), examples.checked("test", test_x, test_y)
+    tree.check_structure("test_x", x_test, "train_x", x)
+    examples.each(_check_alike, "test_x", x_test, x)
+    examples.each(examples.check_channels, "train_x", x)
     if num_classes is None:
         num_classes = targets.number_of_classes(y, y_test)
-    if normalize != "standard" and not (mean is None and std is None):
+    is_given, is_single = mean is not None or std is not None, hasattr(x, "dtype")
+    if normalize != "standard" and is_given:
         raise checks.ArgumentError("normalize", "must be 'standard' where mean or std are given", given=normalize)
-    measured = statistics(x, normalize) if mean is None or std is None else (mean, std)
+    if is_single:
+        measured = statistics(x, normalize) if mean is None or std is None else (mean, std)
+    elif is_given or normalize != "standard":
+        said = "must be left out for inputs of several arrays, which are not standardised; do it before"
+        raise checks.ArgumentError("mean, std" if is_given else "normalize", said)
+    else:
+        measured = (0.0,), (1.0,)
     shift, scale = (
         np.atleast_1d(m if given is None else given) for m, given in zip(measured, (mean, std), strict=True)
     )
-    _check_statistics(shift.tolist(), scale.tolist(), x.shape[1:])
-    if floating:
-        x, x_test, shift, scale = stored(x, x_test, shift, scale)
-    users = None if users is None else _narrowed(_array("users", users))
+    if is_single:
+        _check_statistics(shift.tolist(), scale.tolist(), x.shape[1:])
+    kept = [
+        stored(own, of_test, shift, scale, f"train_x{jax.tree_util.keystr(path)}")
+        for (path, own), of_test in zip(jax.tree.leaves_with_path(x), jax.tree.leaves(x_test), strict=True)
+    ]
+    x, x_test = (jax.tree.unflatten(jax.tree.structure(x), [one[part] for one in kept]) for part in (0, 1))
+    if is_single:
+        shift, scale = kept[0][2:]
+    users, test_users = (
+        None if given is None else _narrowed(examples.as_array(name, given))
+        for name, given in (("users", users), ("test_users", test_users))
+    )
     fed = make(name, (x, y), (x_test, y_test), num_classes, tuple(shift.tolist()), tuple(scale.tolist()))
-    return fed if users is None else replace(fed, users=users, user_names=tuple(user_names))
+    if users is None and test_users is None:
+        return fed
+    return replace(fed, users=users, test_users=test_users, user_names=tuple(user_names))
 
 
 def make(
@@ -260,7 +289,7 @@ def make(
     std: tuple[float, ...] = (1.0,),
 ) -> FederatedDataset:
     """An unpartitioned data set from pairs (inputs, labels) of arrays that have their final types."""
-    return FederatedDataset(name, Batch(*train), Batch(*test), num_classes, train[0].shape[1:], mean, std)
+    return FederatedDataset(name, Batch(*train), Batch(*test), num_classes, examples.shapes(train[0]), mean, std)
 
 
 def normalized(fed: FederatedDataset, normalize: Normalize) -> FederatedDataset:
@@ -271,37 +300,13 @@ def normalized(fed: FederatedDataset, normalize: Normalize) -> FederatedDataset:
     return replace(fed, mean=mean, std=std)
 
 
-def _examples(part: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Checked inputs, in a floating type still as they were given, and targets."""
-    x, y = _array(f"{part}_x", x), _array(f"{part}_y", y)
-    if x.dtype != np.uint8 and x.dtype not in TOKENS and not np.issubdtype(x.dtype, np.floating):
-        allowed = "uint8 (images, 0..255), floating, or int8 or int32 (tokens)"
-        raise ValueError(f"{part}_x: of type {x.dtype}: must be {allowed}")
-    y = targets.stored(f"{part}_y", y)
-    if x.ndim < 2 or y.shape[:1] != x.shape[:1] or not x.size or not y.size:
-        allowed = "must be [N, ...] and [N, ...], no axis of length 0"
-        raise ValueError(f"{part}_x, {part}_y: shapes {x.shape}, {y.shape}: {allowed}")
-    if x.dtype == np.uint8 and x.ndim == 3:
-        x = x[..., None]
-    if np.issubdtype(x.dtype, np.floating):
-        with np.errstate(over="ignore"):  # a number too large for float32 is reported as not finite
-            finite = np.isfinite(x.astype(np.float32, copy=False))
-        if not finite.all():
-            raise ValueError(f"{part}_x: {np.count_nonzero(~finite)} entries are not finite float32 numbers")
-    return np.ascontiguousarray(x), y
-
-
-def _array(name: str, values: Any) -> np.ndarray:
-    if np.ma.is_masked(values):
-        raise checks.ArgumentError(
-            name, f"{np.ma.count_masked(values)} entries are masked; must be none, as after .filled(0)"
-        )
-    try:
-        array = np.asarray(values)
-        wide = jnp.issubdtype(array.dtype, jnp.floating) and not np.issubdtype(array.dtype, np.floating)  # bfloat16
-        return array.astype(np.float32 if wide else array.dtype.newbyteorder("="), copy=False)
-    except (ValueError, TypeError, RuntimeError) as error:  # lists of unequal lengths, tensors of other libraries
-        raise checks.ArgumentError(name, f"must be an array; {checks.first_line(error)}") from error
+def _check_alike(name: str, x: np.ndarray, like: np.ndarray) -> None:
+    """Refuses test inputs of another type or shape than the training inputs; floating types may differ."""
+    is_floating = all(np.issubdtype(inputs.dtype, np.floating) for inputs in (x, like))
+    if x.dtype != like.dtype and not is_floating:
+        raise checks.ArgumentError(name, f"{x.dtype} beside {like.dtype} train_x: must be of one type")
+    if x.shape[1:] != like.shape[1:]:
+        raise checks.ArgumentError(name, f"inputs of shape {x.shape[1:]}: must be {like.shape[1:]} as of train_x")
 
 
 def _narrowed(users: np.ndarray) -> np.ndarray:
@@ -310,31 +315,23 @@ def _narrowed(users: np.ndarray) -> np.ndarray:
     return users.astype(np.int32) if fits else users
 
 
-def _check_channels(x: np.ndarray) -> None:
-    """Refuses images whose channels come first, or warns of them where inputs may be meant to have such a shape."""
-    if x.ndim != 4 or x.shape[1] > _MOST_CHANNELS or min(x.shape[2:]) < _SMALLEST_SIDE or x.dtype in TOKENS:
+def _check_examples(part: str, own: Batch, num_classes: int) -> None:
+    if any(x.dtype not in (np.uint8, np.float32, *UNSCALED) for x in jax.tree.leaves(own.x)) or any(
+        y.dtype not in (np.int32, np.float32) for y in jax.tree.leaves(own.y)
+    ):
+        allowed = "must be uint8, float32, int8, int32 or bool, and int32 or float32"
+        raise ValueError(f"{part}: types {tree.described(own.x, 'N')}, {tree.described(own.y, 'N')}: {allowed}")
+    if len({x.shape[:1] for x in jax.tree.leaves((own.x, own.y))}) != 1 or not own.num_examples:
+        given = ", ".join(str(jax.tree.map(np.shape, arrays)) for arrays in (own.x, own.y))
+        raise ValueError(f"{part}: inputs and targets of shapes {given}: must be as many, at least 1")
+    if not num_classes:
         return
-    message = (
-        f"train_x: of shape {x.shape}: images must be [N, H, W, C]; take np.moveaxis(x, 1, -1) of all inputs if "
-        "axis 1 is the channels"
-    )
-    if x.dtype == np.uint8 or x.shape[2] == x.shape[3]:
-        raise ValueError(message)
-    warnings.warn(message, stacklevel=3)
-
-
-def _check_examples(part: str, batch: Batch, input_shape: tuple[int, ...], num_classes: int) -> None:
-    x, y = batch.x, batch.y
-    if x.dtype not in (np.uint8, np.float32, *TOKENS) or y.dtype not in (np.int32, np.float32):
-        allowed = "must be uint8, float32, int8 or int32, and int32 or float32"
-        raise ValueError(f"{part}: types {x.dtype}, {y.dtype}: {allowed}")
-    if x.shape[1:] != tuple(input_shape) or not input_shape or 0 in input_shape:
-        raise ValueError(f"{part}: inputs of shape {x.shape[1:]}: must be input_shape={input_shape}")
-    if y.shape[:1] != x.shape[:1] or not len(y):
-        raise ValueError(f"{part}: {x.shape[0]} inputs, targets of shape {y.shape}: must be as many, at least 1")
-    if num_classes and not np.issubdtype(y.dtype, np.integer):
+    y = own.y
+    if not hasattr(y, "dtype"):
+        raise ValueError(f"{part}: targets {tree.described(y, 'N')}: must be one array with num_classes={num_classes}")
+    if not np.issubdtype(y.dtype, np.integer):
         raise ValueError(f"{part}: targets of type {y.dtype}: must be int32 with num_classes={num_classes}, or it be 0")
-    if num_classes and (int(y.max()) >= num_classes or (y.ndim == 1 and int(y.min()) < 0)):
+    if int(y.max()) >= num_classes or (y.ndim == 1 and int(y.min()) < 0):
         raise ValueError(f"{part}: labels from {y.min()} to {y.max()}: must be in [0, {num_classes - 1}]")
 
 
@@ -351,13 +348,13 @@ def _check_statistics(
             checks.in_range(name, entry, float(float32.tiny if name == "std" else float32.min), float(float32.max))
 
 
-def _check_users(users: np.ndarray, names: tuple[str, ...], num_examples: int) -> None:
+def _check_users(name: str, users: np.ndarray, names: tuple[str, ...], num_examples: int, least: int = 0) -> None:
     is_list = users.shape == (num_examples,) and np.issubdtype(users.dtype, np.integer)
     last = len(names) - 1 if names else np.iinfo(np.int32).max
-    if is_list and (users.min() < 0 or users.max() > last):
-        raise checks.ArgumentError("users", f"from {users.min()} to {users.max()}: must be in [0, {last}]")
+    if is_list and (users.min() < least or users.max() > last):
+        raise checks.ArgumentError(name, f"from {users.min()} to {users.max()}: must be in [{least}, {last}]")
     if not is_list or users.dtype != np.int32:
-        raise ValueError(f"users: {users.dtype} of shape {users.shape}: must be int32 [{num_examples}]")
+        raise ValueError(f"{name}: {users.dtype} of shape {users.shape}: must be int32 [{num_examples}]")
 
 
 def _check_clients(rows: np.ndarray, counts: np.ndarray, num_examples: int) -> None:

@@ -3,32 +3,44 @@
 Nothing of these libraries is imported: the objects that a user has made with them are read.
 """
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedjax_drag import checks
+from fedjax_drag.data.client_test import of_owners
 from fedjax_drag.data.dataset import FederatedDataset, from_arrays
+from fedjax_drag.data.examples import as_arrays, shapes
 from fedjax_drag.data.partition._assign import with_clients
 
 Arrays = tuple[Any, Any]
-"""Inputs ``[N, ...]`` and targets ``[N, ...]``."""
+"""Inputs ``[N, ...]`` and targets ``[N, ...]``, arrays or pytrees of them."""
 
 
-def from_clients(clients: Sequence[Arrays], test: Arrays, **options: Any) -> FederatedDataset:
+def from_clients(
+    clients: Sequence[Arrays],
+    test: Arrays | None = None,
+    client_test: Sequence[Arrays] | None = None,
+    **options: Any,
+) -> FederatedDataset:
     """Makes a data set of what each client has.
 
     Args:
       clients: inputs and targets of each, as :func:`from_arrays` takes them; at least one example each.
-      test: inputs and targets by which the global model is measured.
+      test: inputs and targets by which the global model is measured; default those of ``client_test`` together.
+      client_test: test inputs and targets of each client, on which ``evaluate_clients=True`` evaluates it; ``[0, ...]``
+        for a client without any. Default none: clients then hold out some of what they have.
       **options: of :func:`from_arrays`, such as ``num_classes`` and ``name``.
 
     Returns:
       The data set with as many clients, in this order.
 
     Raises:
-      ValueError: a client has no example, or arrays do not fit together.
+      ValueError: a client has no example, arrays do not fit together, or there are no test examples.
 
     Examples:
       >>> own = [(np.random.rand(5 + m, 3), np.arange(5 + m) % 2) for m in range(4)]
@@ -37,18 +49,46 @@ def from_clients(clients: Sequence[Arrays], test: Arrays, **options: Any) -> Fed
     """
     if not len(clients):
         raise checks.ArgumentError("clients", "none; must be at least one")
-    x, y = ([np.asarray(arrays[part]) for arrays in clients] for part in (0, 1))
-    for client, own in enumerate(x):
-        if not len(own):
-            raise checks.ArgumentError(f"clients[{client}]", "has no example; must have at least one")
-    for part, arrays in (("inputs", x), ("targets", y)):
-        for client, own in enumerate(arrays):
-            if own.shape[1:] != arrays[0].shape[1:]:
-                shapes = f"{part} of shape {own.shape[1:]}; must be {arrays[0].shape[1:]} as of clients[0]"
-                raise checks.ArgumentError(f"clients[{client}]", shapes)
-    fed = from_arrays(np.concatenate(x), np.concatenate(y), *test, **options)
-    owner = np.repeat(np.arange(len(clients)), [len(own) for own in x])
-    return with_clients(fed, owner, len(clients), "as given", np.random.default_rng(0))
+    if test is None and client_test is None:
+        raise checks.ArgumentError("test", "must be given, or client_test, the test examples of each client")
+    if client_test is not None and len(client_test) != len(clients):
+        said = f"of {len(client_test)} clients; must be of {len(clients)}, as clients"
+        raise checks.ArgumentError("client_test", said)
+    x, y, sizes = _joined({f"clients[{client}]": own for client, own in enumerate(clients)})
+    if 0 in sizes:
+        raise checks.ArgumentError(f"clients[{sizes.index(0)}]", "has no example; must have at least one")
+    tests = {f"client_test[{client}]": own for client, own in enumerate(client_test or ())}
+    x_test, y_test, test_sizes = _joined(tests if test is None else tests | {"test": test})
+    fed = from_arrays(x, y, x_test, y_test, **options)
+    fed = with_clients(fed, _owner(sizes), len(clients), "as given", np.random.default_rng(0))
+    if client_test is None:
+        return fed
+    owner = _owner(test_sizes[: len(clients)])
+    if test is None:
+        return replace(fed, client_test=of_owners(fed.test, owner, len(clients)))
+    own, others = (jax.tree.map(operator.itemgetter(part), fed.test) for part in np.s_[: len(owner), len(owner) :])
+    return replace(fed, test=others, client_test=of_owners(own, owner, len(clients)))
+
+
+def _owner(sizes: Sequence[int]) -> np.ndarray:
+    """The client of each example, of clients that have so many one after another."""
+    return np.repeat(np.arange(len(sizes)), sizes)
+
+
+def _joined(parts: Mapping[str, Arrays]) -> tuple[Any, Any, list[int]]:
+    """Inputs and targets of all parts, one after another, and how many examples each has."""
+    given = {name: tuple(as_arrays(name, arrays) for arrays in part) for name, part in parts.items()}
+    first, like = next(iter(given.items()))
+    for name, part in given.items():
+        for kind, arrays, of_first in zip(("inputs", "targets"), part, like, strict=True):
+            if shapes(arrays) != shapes(of_first):
+                said = f"{kind} of shape {shapes(arrays)}; must be {shapes(of_first)} as of {first}"
+                raise checks.ArgumentError(name, said)
+        if len({array.shape[:1] for array in jax.tree.leaves(part)}) != 1:
+            found = ", ".join(str(jax.tree.map(np.shape, arrays)) for arrays in part)
+            raise checks.ArgumentError(name, f"shapes {found}: must be [N, ...] and [N, ...]")
+    x, y = jax.tree.map(lambda *own: own[0] if len(own) == 1 else np.concatenate(own), *given.values())
+    return x, y, [len(jax.tree.leaves(part)[0]) for part in given.values()]
 
 
 def from_huggingface(
@@ -107,7 +147,8 @@ def from_pandas(
       test: another with the same columns.
       target: name of the column of targets: numbers, or text, categories or truth values, which become classes in
         sorted order.
-      users: name of the column that says whose example each is, for :func:`fedjax_drag.data.partition.natural`.
+      users: name of the column that says whose example each is, for :func:`fedjax_drag.data.partition.natural`; where
+        ``test`` has it too, test examples of a user are its own.
       impute: whether a missing number is the training rows' median, and a missing text a value of its own; else a
         missing value is an error.
       **options: of :func:`from_arrays`, such as ``num_classes=0`` for integers that are no classes.
@@ -131,6 +172,9 @@ def from_pandas(
     if users is not None:
         names, owner = np.unique(np.asarray(train[users]).astype(str), return_inverse=True)
         options = {"users": owner, "user_names": tuple(names.tolist())} | options
+        if users in test.columns:
+            number = {name: user for user, name in enumerate(names)}
+            options = {"test_users": [number.get(name, -1) for name in np.asarray(test[users]).astype(str)]} | options
     return from_arrays(train_x, train_y, test_x, test_y, **options)
 
 

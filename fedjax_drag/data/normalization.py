@@ -5,7 +5,7 @@ inputs, and what they are divided by after that. Both are of bytes divided by 25
 """
 
 import warnings
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,9 @@ NORMALIZE: tuple[str, ...] = get_args(Normalize)
 
 TOKENS = (np.int8, np.int32)
 """Types of inputs that are categories, such as numbered characters."""
+
+UNSCALED = (np.bool_, *TOKENS)
+"""Types of inputs that are no quantities."""
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -33,10 +36,13 @@ class Preprocess(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
-    def __call__(self, x: jax.Array | np.ndarray) -> jax.Array:
-        """``(x / 255 - mean) / std`` for uint8, ``(x - mean) / std`` for floating inputs; tokens become int32."""
-        if x.dtype in TOKENS:
-            return jnp.asarray(x, jnp.int32)
+    def __call__(self, x: Any) -> Any:
+        """Of each array ``(x / 255 - mean) / std`` if uint8, ``(x - mean) / std`` if floating; tokens become int32."""
+        return jax.tree.map(self._of_array, x)
+
+    def _of_array(self, x: jax.Array | np.ndarray) -> jax.Array:
+        if x.dtype in UNSCALED:
+            return jnp.asarray(x, jnp.int32 if x.dtype in TOKENS else bool)
         scale = 255.0 if x.dtype == np.uint8 else 1.0
         mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
         return (jnp.asarray(x, jnp.float32) / scale - mean) / std
@@ -66,7 +72,7 @@ def statistics(x: np.ndarray, normalize: Normalize = "standard") -> Statistics:
       ValueError: an unknown ``normalize``, or one other than ``"standard"`` for tokens, which stay as they are.
     """
     checks.one_of("normalize", normalize, NORMALIZE)
-    if x.dtype in TOKENS:
+    if x.dtype in UNSCALED:
         if normalize != "standard":
             raise checks.ArgumentError(
                 "normalize", "must be 'standard' for tokens, which are not scaled", given=normalize
@@ -80,22 +86,29 @@ def statistics(x: np.ndarray, normalize: Normalize = "standard") -> Statistics:
     return ((0.0,), (1.0,)) if x.dtype == np.uint8 else _unit(x)
 
 
-def stored(train: np.ndarray, test: np.ndarray, mean: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, ...]:
+def stored(
+    train: np.ndarray, test: np.ndarray, mean: np.ndarray, std: np.ndarray, name: str = "train_x"
+) -> tuple[np.ndarray, ...]:
     """Floating inputs as float32, with the mean and std that belong to them.
 
     Where float32 would round an entry of the last axis, such as a time in seconds since 1970, by more than a hundredth
     of its standard deviation, that entry is centred and scaled in float64 before it is stored, with a warning.
 
+    Other inputs stay as they are.
+
     Args:
-      train: ``[N, ..., F]``, floating, finite in float32.
+      train: ``[N, ..., F]``, finite in float32 if floating.
       test: ``[N', ..., F]``.
       mean: ``[F]`` or ``[1]``.
       std: as ``mean``.
+      name: of the training inputs in the warning.
 
     Returns:
       Train, test, mean and std: ``(x - mean) / std`` is that of the arguments. Mean is 0 and std 1 for entries that are
       scaled already.
     """
+    if not np.issubdtype(train.dtype, np.floating):
+        return train, test, mean, std
     rounded = _rounded(train)
     inputs = [x.astype(np.float32, copy=bool(len(rounded))) for x in (train, test)]
     if not len(rounded):
@@ -113,12 +126,13 @@ def stored(train: np.ndarray, test: np.ndarray, mean: np.ndarray, std: np.ndarra
     )
     if _narrow(train):
         remedy = f"{train.dtype} has rounded them already: give float64"
-    warnings.warn(f"train_x: entries {named} of the last axis vary too little for float32; {remedy}", stacklevel=3)
+    warnings.warn(f"{name}: entries {named} of the last axis vary too little for float32; {remedy}", stacklevel=3)
     return *inputs, mean, std
 
 
 def _rounded(x: np.ndarray) -> np.ndarray:
     """The entries of the last axis that vary, and that float32 rounds too coarsely."""
+    x = x.reshape(len(x), -1) if x.ndim < 2 else x  # a number for each example
     low, spread = _range(x)
     varies = spread > 0 if _narrow(x) else ~_constant(x, low, spread)
     least = np.maximum(np.abs(low), np.abs(low + spread)) * np.finfo(np.float32).eps / 2 / _ROUNDING

@@ -1,6 +1,7 @@
 """Targets of one's own arrays, and how many classes they have."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +33,10 @@ def stored(name: str, y: np.ndarray) -> np.ndarray:
     return y.astype(np.int32)
 
 
-def number_of_classes(*targets: np.ndarray) -> int:
+def number_of_classes(*targets: Any) -> int:
     """The largest integer plus one, 0 for targets that are no classes; a warning or an error where most are empty."""
+    if not all(isinstance(y, np.ndarray) for y in targets):  # several arrays
+        return 0
     if any(np.issubdtype(y.dtype, np.floating) for y in targets) or all(map(_are_several_labels, targets)):
         return 0
     number = max(int(y.max()) for y in targets) + 1

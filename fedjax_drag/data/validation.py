@@ -3,11 +3,11 @@
 import dataclasses
 from numbers import Integral
 
+import jax
 import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import DATASET, FederatedDataset
-from fedjax_drag.types import Batch
 
 _STREAM = 3
 """Of the seed: the draw is not that of a partition with the same seed."""
@@ -47,15 +47,15 @@ def hold_out(
     if validation_fraction is None:
         return fed
     if fed.validation is not None:
-        raise ValueError(f"{fed.name}: already has a validation split of {len(fed.validation.y)} examples")
+        raise ValueError(f"{fed.name}: already has a validation split of {fed.validation.num_examples} examples")
     if fed.rows is not None:
         raise ValueError(f"{fed.name}: already split among clients; hold_out must come before the partition")
-    labels = fed.labels if fed.has_labels else np.zeros(len(fed.train.y), np.int32)  # else as if of one class
+    labels = fed.labels if fed.has_labels else np.zeros(fed.train.num_examples, np.int32)  # else as if of one class
     chosen = _chosen(labels, validation_fraction, validation_seed)
     return dataclasses.replace(
         fed,
-        train=Batch(fed.train.x[~chosen], fed.train.y[~chosen]),
-        validation=Batch(fed.train.x[chosen], fed.train.y[chosen]),
+        train=jax.tree.map(lambda x: x[~chosen], fed.train),
+        validation=jax.tree.map(lambda x: x[chosen], fed.train),
         users=None if fed.users is None else fed.users[~chosen],
     )
 

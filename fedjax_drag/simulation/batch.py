@@ -30,7 +30,7 @@ from fedjax_drag.simulation.cells import (
 )
 from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.devices import memory
-from fedjax_drag.simulation.devices.placement import Devices, everywhere, outlined, platform_of
+from fedjax_drag.simulation.devices.placement import Devices, everywhere, outlined, place_data, platform_of
 from fedjax_drag.simulation.driver import Reason, Schedule, Track, drive
 from fedjax_drag.simulation.engine import LoweredRun, first_of
 from fedjax_drag.simulation.model import initial_params
@@ -44,7 +44,6 @@ from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.run import RunState
 from fedjax_drag.simulation.runner import Evaluation
 from fedjax_drag.simulation.settings import Settings
-from fedjax_drag.types import Batch
 
 
 class BatchEvaluation(NamedTuple):
@@ -131,9 +130,9 @@ class BatchSimulation:
         """
         started = time.perf_counter()
         memory.make_room()
-        train, held_out = self.examples
+        train, *evaluated = self.examples
         _, advance, evaluate = memory.compiled(self.lowered)
-        whole = [(memory.needed(advance), train), (memory.needed(evaluate), (held_out, self._examined))]
+        whole = [(memory.needed(advance), train), (memory.needed(evaluate), evaluated)]
         memory.check(whole, 0, [f"width below {self.width}"])
         return time.perf_counter() - started
 
@@ -145,10 +144,6 @@ class BatchSimulation:
         """
         _ = self.compile_seconds
         return self
-
-    @property
-    def _examined(self) -> Batch | None:
-        return None if self.whole.federations[0].held_out is None else self.examples[0]
 
     @functools.cached_property
     def seconds_per_step(self) -> float | None:
@@ -181,7 +176,7 @@ class BatchSimulation:
           ``initial``.
         """
         checks.count("cells", len(which), 1, self.width)
-        first, common, (train, held_out) = self.first, self.whole.common, self.examples
+        first, common, (train, *evaluated) = self.first, self.whole.common, self.examples
         # The program has one width: what is missing is filled up with copies of the last cell, which are not reported.
         padded = [*which, *[which[-1]] * (self.width - len(which))]
         compile_seconds, seconds_per_step = self.compile_seconds, self.seconds_per_step
@@ -211,7 +206,7 @@ class BatchSimulation:
             schedule = Schedule(first.num_rounds, first.eval_every, first.rounds_per_compile or first.eval_every)
             totals = for_each(self.width, programs.no_totals(self.whole.runs[0].may_be_absent))
             advance = functools.partial(advance_cells, self.over, common, train, cells)
-            evaluate = lambda states: evaluate_cells(self.over, common, cells, states, held_out, self._examined)
+            evaluate = lambda states: evaluate_cells(self.over, common, cells, states, *evaluated)
             states = drive(schedule, states, int(states.round[0]), totals, advance, evaluate, record)
         jax.block_until_ready(states)
         spent = (time.perf_counter() - started) / len(which), compile_seconds / len(which), seconds_per_step
@@ -252,7 +247,7 @@ def prepare_batch(
     """
     whole, over, width = gathered(settings, width, cells_axis, mesh)
     first = settings[0]
-    examples = jax.device_put(examples_of(first), everywhere(mesh))
+    examples = place_data(examples_of(first), everywhere(mesh))
     outlines = outlines_of(whole, examples[0])
     given = initial_params.given(first.initial_params, outlines[0].shapes, first.model)
     given = jax.device_put(given, everywhere(mesh))

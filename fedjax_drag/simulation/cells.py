@@ -30,8 +30,8 @@ from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Batch
 
-Examples = tuple[Batch, tuple[Batch, Batch | None]]
-"""What all cells share: training examples, and those of evaluations."""
+Examples = tuple[Batch, tuple[Batch, Batch | None], Batch | None]
+"""What all cells share: training examples, test and validation examples, and those that clients are evaluated on."""
 
 
 class Cells(NamedTuple):
@@ -97,16 +97,16 @@ def advance_cells(
 
 @functools.partial(jax.jit, static_argnums=0)
 def evaluate_cells(
-    over: Over, common: Run, cells: Cells, states: RunState, held_out: tuple[Batch, Batch | None], train: Batch | None
+    over: Over, common: Run, cells: Cells, states: RunState, held_out: tuple[Batch, Batch | None], own: Batch | None
 ) -> dict[str, jax.Array]:
-    """The evaluation of every cell; ``train`` is None unless clients are evaluated."""
+    """The evaluation of every cell; the clients' examples are of ``own``, None unless clients are evaluated."""
 
     def one(shared: Any, entry: tuple[Cells, RunState]) -> dict[str, jax.Array]:
-        (common, (test, validation), train), (cell, state) = shared, entry
-        own = own_examples(cell.federation._replace(train=train), state)
+        (common, (test, validation), own), (cell, state) = shared, entry
+        own = own_examples(cell.federation._replace(train=own), state)
         return programs.evaluation(joined(cell.run, common), state, test, validation, own)
 
-    return over(one, (common, held_out, train), (cells, states))
+    return over(one, (common, held_out, own), (cells, states))
 
 
 class LoweredBatch(NamedTuple):
@@ -163,7 +163,7 @@ def gathered(
         runs = [dataclasses.replace(run, num_byzantine=None) for run in runs]
     if any(likeness(*one) != likeness(settings[0], runs[0]) for one in zip(settings, runs, strict=True)):
         raise ValueError("cells differ in more than numbers, seeds and the split of the data: cannot be one program")
-    federations = _padded([federate(one)._replace(train=()) for one in settings])
+    federations = _padded([federate(one)._replace(train=(), client_test=None) for one in settings])
     keys = tuple(jax.random.key(one.seed) for one in settings)
     return Whole(*_divided(runs), tuple(federations), keys), Over(ClientBatching(cells_axis), mesh), width
 
@@ -187,7 +187,7 @@ def likeness(settings: Settings, run: Run | None = None) -> Hashable:
     told = settings.num_rounds, settings.eval_every, settings.rounds_per_compile, settings.time_clients
     told += settings.stop_on_divergence, bool(settings.evaluate_clients), settings.byzantine_of, settings.client_state
     start = settings.initial_params
-    same = [id(part) for part in (data.train, data.test, data.validation)]
+    same = [id(part) for part in (data.train, data.test, data.validation, settings.split.examples)]
     start = start if isinstance(start, str) else id(start)
     return structure, tuple(map(shape_of, leaves)), absent, told, start, tuple(same)
 
@@ -202,7 +202,7 @@ def outlines_of(whole: Whole, train: Any) -> tuple[Outline, ...]:
 
 def examples_of(first: Settings) -> Examples:
     """The examples that all cells share."""
-    return first.data.train, (first.data.test, first.data.validation)
+    return first.data.train, (first.data.test, first.data.validation), first.split.examples
 
 
 def shapes_of(cells: Cells, width: int, sharding: Any) -> Cells:
@@ -235,15 +235,14 @@ def lower_cells(
       shapes: of one cell's state.
       platform: of the devices; default that of this process.
     """
-    train, held_out = examples
+    train, held_out, own = examples
     width, sharding = cells.key.shape[0], cells.key.sharding
     states = jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape), x.dtype, sharding=sharding), shapes)
     totals = for_each(width, programs.no_totals(cells.run.may_be_absent))
-    examined = None if cells.federation.held_out is None else train
     return LoweredBatch(
         init_cells(platform or jax.default_backend()).lower(over, common, cells, given),
         advance_cells.lower(over, common, train, cells, states, totals, np.int32(1)),
-        evaluate_cells.lower(over, common, cells, states, held_out, examined),
+        evaluate_cells.lower(over, common, cells, states, held_out, own),
     )
 
 

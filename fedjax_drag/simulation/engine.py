@@ -128,8 +128,9 @@ def _placed(
     if asked.shard_data:  # no device has all training examples
         if mesh is None:
             raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
-        if on_host.held_out is not None:
-            on_host = on_host._replace(held_out=on_host.held_out.taken_from(on_host.train))
+        held_out, examples = on_host.held_out, asked.split.examples
+        if held_out is not None and examples is not None:
+            on_host = on_host._replace(held_out=held_out.taken_from(examples), client_test=None)
     everyone = elsewhere if mesh is None else everywhere(mesh)
     run = dataclasses.replace(run, mesh=mesh, shard_data=asked.shard_data)
     run = jax.tree.map(lambda x: put(x, everyone) if isinstance(x, jax.Array) else x, run)

@@ -223,12 +223,13 @@ class Measurement:
     Attributes:
       eval_every: rounds between evaluations on the test set; default 10.
       diagnostics: whether the history keeps per-client metrics; default True.
-      evaluate_clients: whether to evaluate the global model on each client's own examples. Each client then holds out a
+      evaluate_clients: whether to evaluate the global model on each client's own examples. Those are its own test
+        examples where the data have some (``FederatedDataset.client_test``). Else each client holds out a
         fifth of its examples, or the share in (0, 1) that is given in the place of True: at least one of two examples
         or more, none of a single one. Nobody trains on them, they are not in the server's root data, and the numbers of
         examples that rules weigh by are those that are left. The history has ``client_accuracy_mean``,
         ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
-        (:func:`~fedjax_drag.simulation.program.evaluation.over_clients`) over the benign clients that hold out
+        (:func:`~fedjax_drag.simulation.program.evaluation.over_clients`) over the benign clients that have such
         examples; with ``diagnostics`` the ``client_accuracy`` of each; and ``class_accuracy`` on the test set. All are
         of the parameters, also where the method's output is another model; with ``model_state="local"`` a client's
         examples are evaluated by its own statistics. Default False.

@@ -190,7 +190,7 @@ class Simulation:
     def _check_memory(self, compiled: Sequence[Any]) -> None:
         rows, rows_on = self.client_state_bytes, self.outline.rows_on
         ways_out = memory.ways_out(*self.batching, rows_on if rows else None, self.mesh is not None)
-        advanced = self.federation._replace(held_out=None), self.key
+        advanced = self.federation._replace(held_out=None, client_test=None), self.key
         present = advanced, (self.test, self.validation, self.federation.evaluated)
         needs = zip(map(memory.needed, compiled[:2]), present, strict=True)
         memory.check(needs, rows if rows_on == HOST else 0, ways_out)

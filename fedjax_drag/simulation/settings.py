@@ -179,7 +179,8 @@ class Parts:
     Attributes:
       algorithm: the method: an :class:`~fedjax_drag.types.Algorithm`, or an aggregation rule such as
         ``fd.aggregators.drag(c=0.25, alpha=0.25)``, which stands for ``fd.algorithms.from_aggregator(rule)``.
-      model: a linen module, an nnx module or a pair of functions, from inputs to logits ``[B, C]``. The pair is
+      model: a linen module, an nnx module or a pair of functions, from inputs to logits ``[B, C]``; where the data have
+        several arrays an example, from the pytree of them, and to a pytree if it returns several. The pair is
         ``init(key) -> params`` (or ``init(key, x)``) and ``apply(params, x) -> logits``. Arguments of its call named
         ``train``, ``training``, ``is_training``, ``deterministic`` and ``use_running_average`` say whether it is in
         training; :func:`fedjax_drag.models.with_modes` names others. In training its random streams, such as

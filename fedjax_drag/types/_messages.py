@@ -18,14 +18,19 @@ class Batch(NamedTuple):
     """A mini-batch, or a whole set of examples.
 
     Attributes:
-      x: inputs ``[B, *input_shape]``.
-      y: integer labels ``[B]``.
+      x: inputs ``[B, *input_shape]``, or a pytree of arrays with a leading axis ``[B]``.
+      y: targets: integer labels ``[B]``, other arrays ``[B, ...]``, or a pytree of them.
       real: ``[B]`` bool, False for padding; None if all examples are real.
     """
 
-    x: jax.Array
-    y: jax.Array
+    x: Any
+    y: Any
     real: jax.Array | None = None
+
+    @property
+    def num_examples(self) -> int:
+        """B."""
+        return jax.tree.leaves(self.x)[0].shape[0]
 
 
 class Downlink(NamedTuple):

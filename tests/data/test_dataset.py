@@ -175,6 +175,79 @@ def test_bfloat16_is_floating():
     np.testing.assert_array_equal(fed.train.x, x.astype(jnp.float32))
 
 
+BOTH = {"image": X, "other": (np.arange(6) > 2, np.arange(18.0).reshape(6, 3), np.arange(6.0))}
+"""Inputs of several arrays: bytes, and a tuple of truth values, a table and a number for each example."""
+
+
+def test_inputs_and_targets_that_are_pytrees():
+    y = {"label": Y.tolist(), "box": np.ones((6, 4))}
+    fed = from_arrays(BOTH, y, BOTH, y)
+    assert (fed.num_classes, fed.has_labels, fed.mean, fed.std) == (0, False, (0.0,), (1.0,))
+    assert fed.input_shape == {"image": (4, 4, 2), "other": ((), (3,), ())}
+    stored = fed.train.x["image"], *fed.train.x["other"], fed.train.y["label"], fed.train.y["box"]
+    assert [str(x.dtype) for x in stored] == ["uint8", "bool", "float32", "float32", "int32", "float32"]
+    assert fed.train.x["image"] is X, "no copy"
+    seen = fed.preprocess(fed.train.x)
+    np.testing.assert_allclose(seen["image"], X / np.float32(255), rtol=1e-6)
+    assert seen["other"][0].dtype == bool
+    np.testing.assert_array_equal(seen["other"][1], BOTH["other"][1])
+    form = "{image: uint8[4, 4, 2], other: (bool[], float32[3], float32[])}"
+    assert f"6 + 6 examples {form}, targets {{box: float32[N, 4], label: int32[N]}}, not" in repr(fed)
+    assert "float32[N, 4]" in fed._repr_html_()
+    of_users = replace(fed, users=np.arange(6, dtype=np.int32) // 2)
+    splits = partition.iid(fed, 2), partition.quantity_skew(fed, 2, 1.0), partition.natural(of_users)
+    assert [split.counts.sum() for split in splits] == [6, 6, 6]
+    left = fd_data.hold_out(fed, 0.5)
+    assert [part.x["other"][1].shape for part in (left.train, left.validation)] == [(3, 3), (3, 3)]
+    with pytest.raises(ValueError, match=r"targets are {box: float32\[N, 4\], label: int32\[N\]}; must be labels"):
+        partition.dirichlet(fed, 2, 1.0)
+    assert from_arrays(BOTH, Y, BOTH, Y).num_classes == 3
+
+
+def test_what_numpy_takes_for_one_array_is_one():
+    rows, labels = ((1.0, 2.0), (3.0, 5.0)), (0, 1)
+    np.testing.assert_array_equal(from_arrays(rows, labels, rows, labels, normalize="none").train.x, rows)
+    fed = from_arrays(list(X), list(Y), list(X), list(Y))
+    np.testing.assert_array_equal(fed.train.x, X)
+
+
+OTHER = BOTH["other"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"train_x": {"image": X, "ids": Y.astype(int)}}, r"train_x\['ids'\]: of type int64: must be uint8"),
+        ({"train_x": {"image": X, "table": [[1.0], [2.0, 3.0]]}}, r"train_x\['table'\]: must be an array"),
+        ({"train_x": {"image": X, "other": None}}, r"train_x\['other'\]: of type object"),
+        ({"train_y": {}}, r"train_x, train_y: shapes .*, {}: must be \[N, ...\] and"),
+        ({"train_x": {}}, r"train_x, train_y: shapes {}, \(6,\): must be \[N, ...\] and"),
+        ({"train_x": {"image": X[:5], "other": OTHER}}, r"shapes {'image': \(5, 4, 4, 2\), 'other': \(\(6,\)"),
+        ({"train_y": {"a": Y, "b": Y[:5]}}, r"shapes .*{'a': \(6,\), 'b': \(5,\)}: must be"),
+        ({"test_x": {"image": X}}, r"test_x: lacks \['other'\]\[0\]; must have the structure of train_x"),
+        ({"test_x": X}, "test_x: is of type ndarray; must have the structure of train_x, a dict"),
+        ({"test_x": {"image": X[:, :2], "other": OTHER}}, r"test_x\['image'\]: inputs of shape \(2, 4, 2\): must be"),
+        ({"test_x": {"image": X / 2, "other": OTHER}}, r"test_x\['image'\]: float64 beside uint8 train_x"),
+        ({"train_y": {"a": Y}}, r"test: targets int32\[N\] beside {a: int32\[N\]} of train"),
+        ({"train_y": {"a": Y}, "test_y": {"a": Y}, "num_classes": 3}, "must be one array with num_classes=3"),
+        ({"train_y": {"a": Y - 1}}, r"train_y\['a'\]: labels from -1"),
+        ({"normalize": "unit"}, "normalize: must be left out for inputs of several arrays"),
+        ({"mean": 0.0}, "mean, std: must be left out for inputs of several arrays"),
+        ({"train_x": {"image": np.zeros((6, 3, 32, 32), np.uint8), "other": OTHER}}, r"test_x\['image'\]: inputs of"),
+    ],
+)
+def test_pytrees_that_do_not_fit_are_refused_in_one_line(arguments, message):
+    with pytest.raises(ValueError, match=message) as error:
+        from_arrays(**({"train_x": BOTH, "train_y": Y, "test_x": BOTH, "test_y": Y} | arguments))
+    assert "\n" not in str(error.value)
+
+
+def test_an_array_of_a_pytree_that_float32_rounds_is_warned_of():
+    x = {"image": X, "time": 1.7e9 + np.arange(6.0)}
+    with pytest.warns(UserWarning, match=r"train_x\['time'\]: entries 0 of the last axis vary too little for float32"):
+        from_arrays(x, Y, x, Y)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -187,7 +260,7 @@ def test_bfloat16_is_floating():
         ({"rows": np.full((2, 3), -1, np.int32)}, "rows: indices from -1 to -1"),
         ({"train": Batch(X, Y.astype(np.float32))}, "train: targets of type float32: must be int32 with num_classes=3"),
         ({"train": Batch(X, np.zeros((6, 2), np.int32))}, r"test: targets int32\[N\] beside int32\[N, 2\] of train"),
-        ({"train": Batch(X, Y.astype(np.int64))}, "train: types uint8, int64"),
+        ({"train": Batch(X, Y.astype(np.int64))}, r"train: types uint8\[.*\], int64\[N\]: must be"),
     ],
 )
 def test_inconsistent_data_sets_cannot_be_made(changes, message):

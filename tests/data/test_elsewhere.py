@@ -103,6 +103,10 @@ def test_a_table_of_pandas(table):
     np.testing.assert_array_equal(fed.train.y, [1, 0, 1, 1])
     np.testing.assert_array_equal(partition.natural(fed).counts, [2, 2])
     assert fed.user_names == ("a", "b")
+    np.testing.assert_array_equal(partition.natural(fed).client_test.counts, [2, 2])
+    strangers = from_pandas(table, table.assign(state=list("bbcc")), target="income", users="state")
+    np.testing.assert_array_equal(strangers.test_users, [1, 1, -1, -1])
+    assert from_pandas(table, table.drop(columns="state"), target="income", users="state").test_users is None
     hours = from_pandas(table, table, target="pay", normalize="none")
     np.testing.assert_array_equal(hours.train.y, table["pay"].astype(np.float32))
     assert hours.num_classes == 0

@@ -127,7 +127,7 @@ def test_wrong_states_are_refused():
         hold_out(fed, 0.1, -1)
     with pytest.raises(ValueError, match="every class has one training example, which it keeps"):
         hold_out(numbered(np.arange(9)), 0.3)
-    with pytest.raises(ValueError, match="validation: inputs of type uint8 beside float32 of train"):
+    with pytest.raises(ValueError, match=r"validation: inputs uint8\[N, 1\] beside float32\[N, 1\] of train"):
         replace(fed, validation=fd.types.Batch(np.zeros((3, 1), np.uint8), np.zeros(3, np.int32)))
     with pytest.raises(ValueError, match=r"validation: labels from 0 to 5: must be in \[0, 4\]"):
         replace(fed, validation=fd.types.Batch(np.zeros((6, 1), np.float32), np.arange(6, dtype=np.int32)))

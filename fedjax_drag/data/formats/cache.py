@@ -14,7 +14,7 @@ from fedjax_drag.files import replaced
 
 ENVIRONMENT_VARIABLE = "FEDJAX_DRAG_CACHE"
 
-_READERS = 2
+_READERS = 3
 """Version of the readers: with another one, files are read again."""
 
 _may_keep = ContextVar("may_keep", default=True)

@@ -15,7 +15,7 @@ def check(fed: FederatedDataset, num_clients: int, seed: int, min_size: int = 1)
     checks.count("num_clients", num_clients, 1)
     checks.count("seed", seed)
     checks.count("min_size", min_size, 1)
-    available = len(fed.train.y)
+    available = fed.train.num_examples
     if num_clients * min_size > available:
         wanted = f"{min_size} examples each" if min_size > 1 else "an example each"
         raise checks.ArgumentError(
@@ -57,9 +57,9 @@ def by_class(
     else:
         raise ValueError(
             f"{description}: none of {max_tries} draws gave each of num_clients={num_clients} clients at least "
-            f"{min_size} of the {len(fed.train.y)} examples; {advice}"
+            f"{min_size} of the {fed.train.num_examples} examples; {advice}"
         )
-    owner = np.empty(len(fed.train.y), np.int64)
+    owner = np.empty(fed.train.num_examples, np.int64)
     for label, of_class in enumerate(counts):
         owner[rng.permutation(np.flatnonzero(fed.labels == label))] = np.repeat(np.arange(num_clients), of_class)
     return with_clients(fed, owner, num_clients, description, rng)
@@ -68,11 +68,14 @@ def by_class(
 def with_clients(
     fed: FederatedDataset, owner: np.ndarray, num_clients: int, description: str, rng: np.random.Generator
 ) -> FederatedDataset:
-    """Makes the rows of shuffled indices from ``owner`` ``[N]``, the client of each training example, -1 for none."""
+    """Makes the rows of shuffled indices from ``owner`` ``[N]``, the client of each training example, -1 for none.
+
+    The clients have no test examples of their own.
+    """
     order = rng.permutation(len(owner))
     order = order[owner[order] >= 0]
     order = order[np.argsort(owner[order], kind="stable")]  # by client, and random within
     counts = np.bincount(owner[order], minlength=num_clients).astype(np.int32)
     rows = np.zeros((num_clients, counts.max()), np.int32)
     rows[np.arange(counts.max()) < counts[:, None]] = order
-    return replace(fed, rows=rows, counts=counts, partition=description)
+    return replace(fed, rows=rows, counts=counts, partition=description, client_test=None)

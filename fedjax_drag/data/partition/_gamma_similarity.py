@@ -53,7 +53,7 @@ def gamma_similarity(
     checks.in_range("gamma", gamma, 0.0, 1.0)
     checks.count("num_byzantine", num_byzantine, 0, num_clients - 1)
     checks.one_of("byzantine_data", byzantine_data, ("benign", "iid"))
-    available, owners = len(fed.train.y), num_clients - num_byzantine
+    available, owners = fed.train.num_examples, num_clients - num_byzantine
     rng = np.random.default_rng(seed)
     place = rng.permutation(available)  # of each example in a random order
     owner = place % owners

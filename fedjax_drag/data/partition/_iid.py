@@ -21,6 +21,6 @@ def iid(fed: FederatedDataset, num_clients: int, seed: int = 0) -> FederatedData
       ValueError: an argument out of range.
     """
     check(fed, num_clients, seed)
-    owner = np.arange(len(fed.train.y)) % num_clients  # the rows are shuffled: which examples these are is random
+    owner = np.arange(fed.train.num_examples) % num_clients  # the rows are shuffled: which examples these are is random
     rng = np.random.default_rng(seed)
     return with_clients(fed, rng.permutation(owner), num_clients, f"iid(seed={seed})", rng)

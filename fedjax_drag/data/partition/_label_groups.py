@@ -84,7 +84,7 @@ def label_groups(
     random = holders == "random"
     holds = _random_holders(rng, labels, len(classes)) if random else _even_holders(rng, labels, per_class, sizes)
     shares = _shares(holds, per_class) if sizes == "equal" else None
-    owner = np.empty(len(fed.train.y), np.int64)
+    owner = np.empty(fed.train.num_examples, np.int64)
     for place, (label, held) in enumerate(zip(classes, holds, strict=True)):
         examples = rng.permutation(np.flatnonzero(fed.labels == label))
         if shares is None:

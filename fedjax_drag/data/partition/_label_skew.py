@@ -227,7 +227,7 @@ def shards(fed: FederatedDataset, num_clients: int, per_client: int = 2, seed: i
       ValueError: an argument out of range.
     """
     check(fed, num_clients, seed)
-    available = len(fed.train.y)
+    available = fed.train.num_examples
     checks.count("per_client", per_client, 1, available // num_clients)
     rng = np.random.default_rng(seed)
     order = rng.permutation(available)

@@ -1,7 +1,10 @@
 """The split by natural users of the data."""
 
+from dataclasses import replace
+
 import numpy as np
 
+from fedjax_drag.data.client_test import of_owners
 from fedjax_drag.data.dataset import FederatedDataset
 from fedjax_drag.data.partition._assign import check, with_clients
 
@@ -12,7 +15,8 @@ def natural(
     """Makes a client of each natural user, such as the writer of an image or the role that speaks a line.
 
     Users with fewer than ``min_size`` examples, and those not drawn if ``num_clients`` asks for fewer, are left out;
-    **their training examples belong to no client**. All test examples stay.
+    **their training examples belong to no client**. All test examples stay; where it is known whose they are, those of
+    a client's user are its own (``client_test``).
 
     Args:
       fed: a data set with ``users``.
@@ -43,4 +47,9 @@ def natural(
     client[chosen] = np.arange(len(chosen))
     limits = {"num_clients": num_clients or 0, "min_size": min_size if min_size > 1 else 0, "seed": seed}
     given = ", ".join(f"{name}={value}" for name, value in limits.items() if value or name == "seed")
-    return with_clients(fed, client[index], len(chosen), f"natural({given})", rng)
+    fed = with_clients(fed, client[index], len(chosen), f"natural({given})", rng)
+    if fed.test_users is None:
+        return fed
+    place = np.minimum(np.searchsorted(users, fed.test_users), len(users) - 1)
+    owner = np.where(users[place] == fed.test_users, client[place], -1)
+    return fed if (owner < 0).all() else replace(fed, client_test=of_owners(fed.test, owner, len(chosen)))

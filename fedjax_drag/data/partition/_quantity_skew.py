@@ -41,7 +41,7 @@ def quantity_skew(
     check(fed, num_clients, seed, min_size)
     checks.in_range("sigma", sigma, 0.0, 100.0)
     rng = np.random.default_rng(seed)
-    sizes = _log_normal_sizes(len(fed.train.y), num_clients, sigma, min_size, rng)
+    sizes = _log_normal_sizes(fed.train.num_examples, num_clients, sigma, min_size, rng)
     owner = rng.permutation(np.repeat(np.arange(num_clients), sizes))
     return with_clients(fed, owner, num_clients, f"quantity_skew({_arguments(sigma, seed, min_size)})", rng)
 
@@ -82,7 +82,7 @@ def dirichlet_quantity(
     present = per_class > 0
 
     def draw(rng: np.random.Generator) -> np.ndarray:
-        sizes = _log_normal_sizes(len(fed.train.y), num_clients, sigma, min_size, rng)
+        sizes = _log_normal_sizes(fed.train.num_examples, num_clients, sigma, min_size, rng)
         logs = log_mixes(rng, int(present.sum()), num_clients, beta)  # the fit normalises them
         counts = np.zeros((fed.num_classes, num_clients), np.int64)
         counts[present] = _rounded(_fitted(logs, per_class[present], sizes), per_class[present], sizes)

@@ -89,6 +89,7 @@ class LeafDataset(NamedTuple):
             num_classes=self.num_classes,
             name=self.name,
             users=arrays["users"],
+            test_users=arrays["test_users"],
             user_names=json.loads(arrays["names"].tobytes()),
         )
 
@@ -170,7 +171,7 @@ def _json_files(folder: Path) -> list[Path]:
 
 
 def _read(dataset: LeafDataset, paths: Sequence[Path]) -> Arrays:
-    """The arrays of both parts, the number of the user of each training example, and the JSON text of their names."""
+    """The arrays of both parts, the number of the user of each example, and the JSON text of their names."""
     parts = {part: _read_part(dataset, [path for path in paths if path.parent.name == part]) for part in _PARTS}
     mixed = len({user.x.dtype for users in parts.values() for user in users.values()}) > 1
     arrays = {}
@@ -181,6 +182,9 @@ def _read(dataset: LeafDataset, paths: Sequence[Path]) -> Arrays:
         arrays[f"{part}_y"] = np.concatenate([user.y for user in users.values()]).ravel().astype(np.int32)
     train = parts["train"]
     arrays["users"] = np.repeat(np.arange(len(train)), [len(user.y) for user in train.values()])
+    number = {name: user for user, name in enumerate(train)}
+    of_test = [number.get(name, -1) for name in parts["test"]]
+    arrays["test_users"] = np.repeat(of_test, [len(user.y) for user in parts["test"].values()])
     arrays["names"] = np.frombuffer(json.dumps([*train]).encode(), np.uint8)
     return arrays
 

@@ -70,7 +70,8 @@ def load_shakespeare(
 
     Returns:
       Tokens ``[N, window]`` int8 and the token that follows ``[N]``, of 80; ``users`` are the roles of the training
-      examples, ``user_names`` are ``play/ROLE``, or ``ROLE`` if there is one text. Unpartitioned.
+      examples, ``test_users`` those of the test examples; ``user_names`` are ``play/ROLE``, or ``ROLE`` if there is one
+      text. Unpartitioned.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -106,15 +107,15 @@ def find(data_dir: locate.Place) -> list[Path]:
 
 def _from_text(path: Path, window: int, stride: int, test_fraction: float) -> FederatedDataset:
     """Windows of all roles that are long enough."""
-    names, users, parts = [], [], ([], [])
+    names, users, parts = [], ([], []), ([], [])
     for name, text in role_texts(path).items():
         encoded = leaf.tokens(text)
         cut = len(encoded) - round(test_fraction * len(encoded))
         if min(cut, len(encoded) - cut) <= window:
             continue
-        for part, piece in zip(parts, (encoded[:cut], encoded[cut:]), strict=True):
+        for part, owners, piece in zip(parts, users, (encoded[:cut], encoded[cut:]), strict=True):
             part.append(np.lib.stride_tricks.sliding_window_view(piece, window + 1)[::stride])
-        users.append(np.full(len(parts[0][-1]), len(names)))
+            owners.append(np.full(len(part[-1]), len(names)))
         names.append(name)
     if not names:
         raise ValueError(
@@ -122,8 +123,9 @@ def _from_text(path: Path, window: int, stride: int, test_fraction: float) -> Fe
             "whose first line is 'NAME:' (in an archive of plays, 'NAME.')"
         )
     (x, y), (x_test, y_test) = ((w[:, :-1], w[:, -1].astype(np.int32)) for w in map(np.concatenate, parts))
-    classes, users = len(leaf.ALPHABET), np.concatenate(users)
-    return from_arrays(x, y, x_test, y_test, classes, "shakespeare", users=users, user_names=names)
+    classes, (users, test_users) = len(leaf.ALPHABET), map(np.concatenate, users)
+    of_users = {"users": users, "test_users": test_users, "user_names": names}
+    return from_arrays(x, y, x_test, y_test, classes, "shakespeare", **of_users)
 
 
 def role_texts(path: Path) -> dict[str, str]:

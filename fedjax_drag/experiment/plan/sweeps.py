@@ -131,7 +131,9 @@ def _plan_cells(members: Sequence[tuple[Point, Settings]], target: Target, say: 
         except TooLargeError as error:
             plan = dataclasses.replace(plan, needed=max(error.needed, plan.needed))
         else:
-            held_out = array_bytes((data.test, data.validation))
+            examined = {id(part): part for part in (data.test, data.validation, settings[0].split.examples)}
+            examined.pop(id(data.train), None)
+            held_out = array_bytes([*examined.values()])
             needed = max(programs.advance.peak + held_out, programs.evaluate.peak + array_bytes(data.train))
             shared = min(held_out + array_bytes(data.train), needed)
             plan = dataclasses.replace(

@@ -113,7 +113,9 @@ def bring(examples: Any, index: jax.Array, mesh: Mesh) -> Any:
             place = index - jax.lax.axis_index(axis) * x.shape[0]
             is_own = ((place >= 0) & (place < x.shape[0])).reshape(*index.shape, *[1] * (x.ndim - 1))
             part = jnp.where(is_own, x[jnp.clip(place, 0, x.shape[0] - 1)], jnp.zeros((), x.dtype))
-            return jax.lax.psum_scatter(part, axis, tiled=True) if of_clients else jax.lax.psum(part, axis)
+            part = part.astype(jnp.uint8) if x.dtype == bool else part  # which cannot be added
+            whole = jax.lax.psum_scatter(part, axis, tiled=True) if of_clients else jax.lax.psum(part, axis)
+            return whole.astype(x.dtype)
 
         return jax.tree.map(leaf, own)
 
@@ -219,10 +221,9 @@ def place_data(values: Any, sharding: Any) -> Any:
 
 
 def _once(put: Callable[[Any], Any], values: Any, sharding: Any) -> Any:
-    """``put`` of each array, or what it gave before inside of :func:`sharing`."""
-    known = _placed.get()
-    if known is None:
-        return jax.tree.map(put, values)
+    """``put`` of each array, once if it is there twice; inside of :func:`sharing` what it gave before."""
+    shared = _placed.get()
+    known: dict[Any, Any] = {} if shared is None else shared
 
     def leaf(x: Any) -> Any:
         key = id(x), sharding

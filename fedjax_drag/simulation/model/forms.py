@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PRNGKeyArray
 
-from fedjax_drag import checks
+from fedjax_drag import checks, tree
 from fedjax_drag.models.lora import LoRA
 from fedjax_drag.models.modes import module_of
 from fedjax_drag.simulation.model.model import (
@@ -40,7 +40,7 @@ class ShownForm:
 
     Args:
       model: as the user gave it, with or without modes.
-      example: shape and dtype of an input ``[1, ...]``.
+      example: shape and dtype of an input ``[1, ...]``, or a pytree of them.
       frozen: whether BatchNorm normalises by its running statistics in training too, and no collection changes.
 
     Raises:
@@ -48,7 +48,7 @@ class ShownForm:
     """
 
     model: Any
-    example: jax.ShapeDtypeStruct
+    example: Any
     frozen: bool = False
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class ShownForm:
 
     @property
     def _key(self) -> Hashable:
-        return comparable(self.model), self.example, self.frozen
+        return comparable(self.model), jax.tree.structure(self.example), *jax.tree.leaves(self.example), self.frozen
 
     @property
     def name(self) -> str:
@@ -72,6 +72,11 @@ class ShownForm:
     def inner(self) -> Any:
         """The model without modes."""
         return module_of(self.model)
+
+    @property
+    def zeros(self) -> Any:
+        """An input of zeros."""
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.example)
 
     @cached_property
     def modes(self) -> Modes:
@@ -90,19 +95,18 @@ class LinenForm(ShownForm):
         return self.modes.streams if self.modes.streams is not None else _streams(self)
 
     def init(self, key: PRNGKeyArray) -> tuple[Params, Statistics]:
-        example = jnp.zeros(self.example.shape, self.example.dtype)
         try:
-            variables = dict(self.inner.init(key, example, **self.modes.evaluation))
+            variables = dict(self.inner.init(key, self.zeros, **self.modes.evaluation))
         except Exception as error:  # a user's module may raise anything
-            what = f"fails for inputs {example.dtype}{list(example.shape)}"
+            what = f"fails for inputs {tree.described(self.example, 1)}"
             raise ValueError(f"{self.name}: {what}: {checks.first_line(error)}") from error
         return variables.pop("params", {}), variables
 
-    def evaluate(self, params: Params, statistics: Statistics, x: jax.Array) -> Any:
+    def evaluate(self, params: Params, statistics: Statistics, x: Any) -> Any:
         return self.inner.apply({"params": params, **statistics}, x, **self.modes.evaluation)
 
     def train(
-        self, params: Params, statistics: Statistics, x: jax.Array, rngs: Streams, real: Bool[Array, " batch"] | None
+        self, params: Params, statistics: Statistics, x: Any, rngs: Streams, real: Bool[Array, " batch"] | None
     ) -> tuple[Any, Statistics]:
         arguments = {**self.modes.training, **({"rngs": dict(rngs)} if rngs else {})}
         variables = {"params": params, **statistics}
@@ -119,8 +123,7 @@ def _streams(form: LinenForm) -> tuple[str, ...]:
     for streams in ((), (_USUAL,)):
 
         def forward(key: PRNGKeyArray, names: tuple[str, ...] = streams) -> Any:
-            example = jnp.zeros(form.example.shape, form.example.dtype)
-            return form.train(*form.init(key), example, dict.fromkeys(names, key), None)[0]
+            return form.train(*form.init(key), form.zeros, dict.fromkeys(names, key), None)[0]
 
         with contextlib.suppress(flax.errors.InvalidRngError):
             jax.eval_shape(forward, jax.random.key(0))
@@ -175,18 +178,18 @@ class PairForm(ShownForm):
 
     def init(self, key: PRNGKeyArray) -> tuple[Params, Statistics]:
         make, _ = self.inner
-        shown = (jnp.zeros(self.example.shape, self.example.dtype),) if _takes_input(make) else ()
+        shown = (self.zeros,) if _takes_input(make) else ()
         try:
             return make(key, *shown), {}
         except Exception as error:  # a user's function may raise anything
             raise ValueError(f"{self.name}: init fails: {checks.first_line(error)}") from error
 
-    def evaluate(self, params: Params, statistics: Statistics, x: jax.Array) -> Any:
+    def evaluate(self, params: Params, statistics: Statistics, x: Any) -> Any:
         del statistics
         return self.inner[1](params, x, **self.modes.evaluation, **self._given({}))
 
     def train(
-        self, params: Params, statistics: Statistics, x: jax.Array, rngs: Streams, real: Bool[Array, " batch"] | None
+        self, params: Params, statistics: Statistics, x: Any, rngs: Streams, real: Bool[Array, " batch"] | None
     ) -> tuple[Any, Statistics]:
         del real
         return self.inner[1](params, x, **self.modes.training, **self._given(rngs)), statistics
@@ -203,12 +206,12 @@ def _takes_input(init: Callable[..., Any]) -> bool:
     return len(needed) > 1
 
 
-def form_of(model: Any, example: jax.ShapeDtypeStruct, frozen: bool = False) -> ModelForm:
+def form_of(model: Any, example: Any, frozen: bool = False) -> ModelForm:
     """A user's model as pure functions of all its parameters.
 
     Args:
       model: a linen module, an nnx module or a pair ``(init, apply)``, with or without modes.
-      example: shape and dtype of an input ``[1, ...]``.
+      example: shape and dtype of an input ``[1, ...]``, or a pytree of them.
       frozen: whether its statistics never change.
 
     Raises:

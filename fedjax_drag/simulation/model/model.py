@@ -219,12 +219,12 @@ class ModelForm(Protocol):
         """Parameters and statistics."""
         ...
 
-    def evaluate(self, params: Params, statistics: Statistics, x: jax.Array) -> Any:
-        """Outputs ``[B, ...]``, without random numbers."""
+    def evaluate(self, params: Params, statistics: Statistics, x: Any) -> Any:
+        """Outputs ``[B, ...]``, without random numbers; ``x`` is what the data hold, an array or a pytree of arrays."""
         ...
 
     def train(
-        self, params: Params, statistics: Statistics, x: jax.Array, rngs: Streams, real: jax.Array | None
+        self, params: Params, statistics: Statistics, x: Any, rngs: Streams, real: jax.Array | None
     ) -> tuple[Any, Statistics]:
         """Outputs ``[B, ...]`` in training and the statistics after the batch; ``real`` marks what is no padding."""
         ...
@@ -260,7 +260,7 @@ class Model(Part):
 
     form: ModelForm
     loss: CallablePart
-    preprocess: Callable[[jax.Array], jax.Array]
+    preprocess: Callable[[Any], Any]
     num_classes: int
     metrics: tuple[Metric, ...] = ()
     trainable: Trainable | None = None
@@ -280,21 +280,21 @@ class Model(Part):
         trained, frozen = split(params, self.trainable)
         return trained, ModelState(frozen, statistics)
 
-    def apply(self, params: Params, state: ModelState, x: jax.Array) -> Any:
+    def apply(self, params: Params, state: ModelState, x: Any) -> Any:
         """Outputs ``[B, ...]`` of inputs in evaluation."""
         everything = self._narrow(joined(params, state.frozen))
         evaluate = self._computed(self.form.evaluate)
         return self._wide(evaluate(everything, state.statistics, self._narrow(x)))
 
     def train(
-        self, params: Params, state: ModelState, x: jax.Array, rngs: Streams, real: jax.Array | None
+        self, params: Params, state: ModelState, x: Any, rngs: Streams, real: jax.Array | None
     ) -> tuple[Any, Statistics]:
         """The forward pass in training.
 
         Args:
           params: the trained parameters.
           state: of the model.
-          x: inputs ``[B, ...]``.
+          x: inputs ``[B, ...]``, an array or a pytree of arrays.
           rngs: a key for each stream of the model.
           real: ``[B]`` bool, the examples that are not padding; None if all are real.
 
@@ -303,8 +303,8 @@ class Model(Part):
         """
         everything = self._narrow(joined(params, state.frozen))
         train = self._computed(self.form.train)
-        logits, statistics = train(everything, state.statistics, self._narrow(x), rngs, real)
-        return self._wide(logits), statistics
+        outputs, after = train(everything, state.statistics, self._narrow(x), rngs, real)
+        return self._wide(outputs), after
 
     def predict(self, params: Params, state: ModelState, x: jax.Array) -> Prediction:
         """Outputs and representation of inputs in evaluation."""
@@ -359,16 +359,18 @@ class Model(Part):
     def _computed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return in_fast_forms(function) if self.forms == "fast" else function
 
-    def weights(self, targets: jax.Array) -> jax.Array | None:
+    def weights(self, targets: Any) -> jax.Array | None:
         """What each example weighs in the mean loss, ``[B]``; None where each weighs 1."""
         return self.loss.weights(targets) if isinstance(self.loss, Loss) else None
 
     def _narrow(self, arrays: Any) -> Any:
         """Floating arrays in the dtype of the computation."""
-        if self.compute_dtype == "float32":
-            return arrays
-        is_floating = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
-        return jax.tree.map(lambda x: x.astype(self.compute_dtype) if is_floating(x) else x, arrays)
+        return arrays if self.compute_dtype == "float32" else _cast(arrays, self.compute_dtype)
 
-    def _wide(self, logits: Any) -> Any:
-        return logits if self.compute_dtype == "float32" else logits.astype(jnp.float32)
+    def _wide(self, outputs: Any) -> Any:
+        return outputs if self.compute_dtype == "float32" else _cast(outputs, "float32")
+
+
+def _cast(arrays: Any, dtype: str) -> Any:
+    """A pytree, its floating arrays in ``dtype``."""
+    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, arrays)

@@ -73,11 +73,11 @@ class NnxForm:
             params, rest = blank(self.params), blank(self.rest)
         return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
 
-    def evaluate(self, params: Params, statistics: Statistics, x: jax.Array) -> Any:
+    def evaluate(self, params: Params, statistics: Statistics, x: Any) -> Any:
         return self._merged(self.graphs[1], params, statistics, {})(x, **self.modes[1])
 
     def train(
-        self, params: Params, statistics: Statistics, x: jax.Array, rngs: Streams, real: Bool[Array, " batch"] | None
+        self, params: Params, statistics: Statistics, x: Any, rngs: Streams, real: Bool[Array, " batch"] | None
     ) -> tuple[Any, Statistics]:
         if real is not None and self.normalises and not self.frozen:
             raise ValueError(

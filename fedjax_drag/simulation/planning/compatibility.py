@@ -124,7 +124,7 @@ def check_objective(loss: Callable[..., Any], metrics: Sequence[Metric], outputs
       outputs: shapes of what the model returns for two examples.
       targets: shapes of theirs.
     """
-    taken = f"take outputs {_form(outputs)} and targets {_form(targets)}"
+    taken = f"take outputs {tree.described(outputs, 'B')} and targets {tree.described(targets, 'B')}"
     with checks.explained("loss", f"{taken}, and return one number for each"):
         shape = jax.eval_shape(loss, outputs, targets)
     if getattr(shape, "shape", None) != (2,) or not jnp.issubdtype(shape.dtype, jnp.floating):
@@ -137,11 +137,12 @@ def check_objective(loss: Callable[..., Any], metrics: Sequence[Metric], outputs
             raise ValueError(f"metrics: {metric.name} returns {checks.shown(value)}; must be one number")
 
 
-def _form(arrays: Any) -> str:
-    return f"{arrays.dtype}[{', '.join(['B', *map(str, arrays.shape[1:])])}]"
+def of_length(number: int, arrays: Any) -> Any:
+    """Shapes of ``number`` examples like those of a pytree of shapes."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape[1:]), x.dtype), arrays)
 
 
-def check_augmented(augmentation: Augmentation, example: jax.ShapeDtypeStruct, length: int) -> None:
+def check_augmented(augmentation: Augmentation, example: Any, length: int) -> None:
     """Refuses an augmentation that changes the shape of a batch.
 
     Args:
@@ -149,13 +150,13 @@ def check_augmented(augmentation: Augmentation, example: jax.ShapeDtypeStruct, l
       example: shape and dtype of an input of the model, ``[1, *input_shape]``.
       length: examples in a mini-batch.
     """
-    batch = jax.ShapeDtypeStruct((length, *example.shape[1:]), example.dtype)
+    batch = of_length(length, example)
     name, allowed = f"augmentation={checks.shown(augmentation)}", "x in the same shape"
-    given = f"{batch.dtype}{list(batch.shape)}"
+    given = tree.described(batch, length)
     with checks.explained(name, f"take a key and x, such as {given}, and return {allowed}"):
         after = jax.eval_shape(augmentation, jax.random.key(0), batch)
-    if getattr(after, "shape", None) != batch.shape:
-        returned = f"{after.dtype}{list(after.shape)}" if hasattr(after, "shape") else type(after).__name__
+    if jax.tree.map(jnp.shape, after) != jax.tree.map(jnp.shape, batch):
+        returned = jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", after)
         raise ValueError(f"{name}: returns {returned} for x of {given}; must return {allowed}")
 
 
@@ -215,15 +216,13 @@ _OF_NUMBERS = (nn.Dense, nn.DenseGeneral, nn.Conv, MLP, CNN, LeNet, ResNet18)
 _REMEDY = f"must have an argument of its call that says so, {' or '.join(IN_TRAINING)}, or fd.models.with_modes"
 
 
-def check_model(
-    model: Model, example: jax.ShapeDtypeStruct, target: jax.ShapeDtypeStruct
-) -> tuple[Params, ModelState, jax.ShapeDtypeStruct]:
+def check_model(model: Model, example: Any, target: Any) -> tuple[Params, ModelState, Any]:
     """Refuses a model that a run would not train or evaluate as it was written.
 
     Args:
       model: of the run.
-      example: shape and dtype of an input ``[1, *input_shape]``.
-      target: shape and dtype of a target ``[1, ...]``.
+      example: shape and dtype of an input ``[1, *input_shape]``, or a pytree of them.
+      target: shape and dtype of a target ``[1, ...]``, or a pytree of them.
 
     Returns:
       Shapes of the trained parameters, of the model's state, and of its outputs for two examples.
@@ -256,12 +255,12 @@ def check_model(
         collections = ", ".join(state.statistics)
         raise ValueError(f"{name}: changes its collections ({collections}) in evaluation: {_REMEDY}") from error
     except Exception as error:  # a user's model may raise anything
-        what = f"fails for inputs {example.dtype}{list(example.shape)}"
+        what = f"fails for inputs {tree.described(example, 1)}"
         raise ValueError(f"{name}: {what}: {checks.first_line(error)}") from error
     _check_outputs(logits, model.num_classes, target)
     with nn.intercept_methods(_listing_dropout(dropout)):
-        logits, statistics = _in_training(name, model, params, state, example.update(shape=(2, *example.shape[1:])))
-    _check_outputs(logits, model.num_classes, target.update(shape=(2, *target.shape[1:])))
+        logits, statistics = _in_training(name, model, params, state, of_length(2, example))
+    _check_outputs(logits, model.num_classes, of_length(2, target))
     tree.check_like(f"{name}: collections after a training step", statistics, "those before", state.statistics)
     if dropout and not model.streams:
         raise ValueError(f"{name}: has dropout ({dropout[0]}) that is off in training: {_REMEDY}")
@@ -270,9 +269,7 @@ def check_model(
     return params, state, logits
 
 
-def _in_training(
-    name: str, model: Model, params: Params, state: ModelState, example: jax.ShapeDtypeStruct
-) -> tuple[Any, Statistics]:
+def _in_training(name: str, model: Model, params: Params, state: ModelState, example: Any) -> tuple[Any, Statistics]:
     """Shapes of what the forward pass in training returns."""
 
     def forward(params: Params, state: ModelState, x: jax.Array) -> tuple[Any, Statistics]:
@@ -287,20 +284,22 @@ def _in_training(
         collections = ", ".join(state.statistics)
         raise ValueError(f"{name}: changes its collections ({collections}) although they are frozen") from error
     except Exception as error:  # a user's model may raise anything
-        what = f"fails in training for inputs {example.dtype}{list(example.shape)}"
+        what = f"fails in training for inputs {tree.described(example, 2)}"
         raise ValueError(f"{name}: {what}: {checks.first_line(error)}") from error
 
 
-def _check_outputs(outputs: Any, num_classes: int, targets: jax.ShapeDtypeStruct) -> None:
+def _check_outputs(outputs: Any, num_classes: int, targets: Any) -> None:
     """Refuses outputs that are not floating, or of classes not the logits of all of them."""
-    number, got = targets.shape[0], getattr(outputs, "shape", None)
+    number, got = jax.tree.leaves(targets)[0].shape[0], getattr(outputs, "shape", None)
     given = f"model: returns {type(outputs).__name__ if got is None else f'shape {got}'} for {number} examples"
     if num_classes and got != (*targets.shape, num_classes):
         raise ValueError(f"{given}; must be {(*targets.shape, num_classes)}, the logits")
-    if got is None or got[:1] != (number,):
-        raise ValueError(f"{given}; must be an array with an entry for each")
-    if not jnp.issubdtype(outputs.dtype, jnp.floating):
-        raise ValueError(f"model: returns outputs of type {outputs.dtype}; must be floating, or nothing is learned")
+    leaves = jax.tree.leaves(outputs)
+    if not leaves or any(getattr(leaf, "shape", ())[:1] != (number,) for leaf in leaves):
+        raise ValueError(f"{given}; must be an array, or several, with an entry for each")
+    if not any(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves):
+        types = ", ".join(str(leaf.dtype) for leaf in leaves)
+        raise ValueError(f"model: returns outputs of type {types}; must be floating, or nothing is learned")
 
 
 def check_tokens(user_model: Any, data: FederatedDataset) -> None:
@@ -311,7 +310,7 @@ def check_tokens(user_model: Any, data: FederatedDataset) -> None:
       data: of the run.
     """
     inner = module_of(user_model)
-    if not isinstance(inner, LSTM) or data.train.x.dtype not in TOKENS:
+    if not isinstance(inner, LSTM) or getattr(data.train.x, "dtype", None) not in TOKENS:
         return
     inputs = [part.x for part in (data.train, data.test, data.validation) if part is not None]
     low, high = min(int(x.min()) for x in inputs), max(int(x.max()) for x in inputs)
@@ -353,9 +352,7 @@ def _listing_dropout(layers: list[str]) -> Callable[..., Any]:
     return look
 
 
-def _check_flags(
-    name: str, module: nn.Module, params: Params, state: ModelState, example: jax.ShapeDtypeStruct
-) -> None:
+def _check_flags(name: str, module: nn.Module, params: Params, state: ModelState, example: Any) -> None:
     """Refuses a module that draws random numbers by a flag of its call which no run sets, such as ``noisy=False``."""
     apply: Callable[..., Any] = module.apply
     for one in inspect.signature(module.__call__).parameters.values():

@@ -17,10 +17,10 @@ import numpy as np
 import psutil
 from jax.sharding import Mesh
 
+from fedjax_drag import tree
 from fedjax_drag.clients import sgd
 from fedjax_drag.data.batching import gather
 from fedjax_drag.data.malicious import choose_malicious
-from fedjax_drag.data.normalization import TOKENS
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.models.lora import ADAPTERS, LoRA
 from fedjax_drag.models.modes import module_of
@@ -41,6 +41,7 @@ from fedjax_drag.simulation.planning.compatibility import (
     check_secure_aggregation,
     check_sign,
     check_tokens,
+    of_length,
     refusing_tokens,
 )
 from fedjax_drag.simulation.planning.outline import by_shape
@@ -154,7 +155,7 @@ def federate(settings: Settings) -> Federation:
     """
     check_jit()
     _check_total(settings)
-    (data, held_out), number = settings.split, settings.num_malicious
+    (data, held_out, examples), number = settings.split, settings.num_malicious
     of_federation = settings.byzantine_of == "federation"
     malicious = choose_malicious(data.num_clients, number if of_federation else 0, settings.seed)
     root = np.zeros(0, np.int32)
@@ -168,9 +169,10 @@ def federate(settings: Settings) -> Federation:
     if held_out is not None:
         held_out = held_out.of(~malicious)
         if not held_out.counts.any():
-            raise ValueError(f"evaluate_clients={settings.evaluate_clients}: no benign client has two examples")
+            has = "two examples" if examples is data.train else "a test example"
+            raise ValueError(f"evaluate_clients={settings.evaluate_clients}: no benign client has {has}")
     on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn]
-    on_host += [held_out, *absence]
+    on_host += [held_out, *absence, None if examples is data.train else examples]
     return Federation(*on_host)
 
 
@@ -237,7 +239,8 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
     check_tokens(settings.model, settings.data)
     rows = settings.split.training.rows
     assert rows is not None
-    params, model_state = _checked(run, _example(settings), settings.data.train.y[:1], rows)
+    one_target = jax.tree.map(lambda y: y[:1], settings.data.train.y)
+    params, model_state = _checked(run, _example(settings), one_target, rows)
     if settings.secure_aggregation:
         has_statistics = bool(jax.tree.leaves(model_state.statistics))
         check_secure_aggregation(run.algorithm, run.statistics if has_statistics else None)
@@ -248,9 +251,7 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
 
 
 @by_shape
-def _checked(
-    run: Run, example: jax.ShapeDtypeStruct, target: jax.ShapeDtypeStruct, rows: jax.ShapeDtypeStruct
-) -> tuple[Params, ModelState]:
+def _checked(run: Run, example: Any, target: Any, rows: jax.ShapeDtypeStruct) -> tuple[Params, ModelState]:
     """Checks of the parts of a run on their shapes; those of the trained parameters and of the model's state."""
     found: list[Any] = []
 
@@ -258,8 +259,10 @@ def _checked(
         check_attack(run.attack, "root_delta" in run.algorithm.needs)
         check_downlink(run.algorithm, run.downlink_compression)
         params, state, outputs = check_model(run.model, example, target)
-        targets = target.update(shape=(2, *target.shape[1:]))
-        check_objective(value_of(run.model.loss), run.model.metrics, outputs, targets)
+        if requested(run.algorithm.needs) and not hasattr(outputs, "shape"):
+            said = f"compares predicted classes; must not, for outputs {tree.described(outputs, 'B')}"
+            raise ValueError(f"algorithm={run.algorithm.name}: {said}")
+        check_objective(value_of(run.model.loss), run.model.metrics, outputs, of_length(2, target))
         if run.augmentation is not None:
             check_augmented(value_of(run.augmentation), example, run.batch_length(rows.shape[1]))
         check_method(run.algorithm, run.num_clients, run.cohort_size, params)
@@ -289,11 +292,10 @@ def _model_of(settings: Settings, frozen: bool) -> Model:
     )
 
 
-def _example(settings: Settings) -> jax.ShapeDtypeStruct:
+def _example(settings: Settings) -> Any:
     """Shape and dtype of an input of the model, ``[1, *input_shape]``."""
     data = settings.data
-    dtype = jnp.int32 if data.train.x.dtype in TOKENS else jnp.float32
-    return jax.ShapeDtypeStruct((1, *data.input_shape), dtype)
+    return jax.eval_shape(lambda x: data.preprocess(x), jax.tree.map(lambda x: x[:1], data.train.x))
 
 
 def steps_of_clients(settings: Settings, at_most: bool = False) -> np.ndarray:

@@ -72,8 +72,8 @@ def requested(needs: Iterable[str]) -> str | None:
 
 def dissimilarity(
     kind: str,
-    apply: Callable[[Params, ModelState, jax.Array], jax.Array],
-    preprocess: Callable[[jax.Array], jax.Array],
+    apply: Callable[[Params, ModelState, Any], jax.Array],
+    preprocess: Callable[[Any], Any],
     over_clients: Callable[..., Any],
     shared: tuple[Batch, ModelState, Params],
     clients: tuple[Deltas, jax.Array | Batch, jax.Array],
@@ -114,7 +114,7 @@ def dissimilarity(
 
 
 def _predict(
-    models: Sequence[Callable[[jax.Array], jax.Array]],
+    models: Sequence[Callable[[Any], jax.Array]],
     fetch: Callable[[jax.Array], Batch],
     places: Int[Array, " batch"],
 ) -> list[Float[Array, "batch classes"]]:

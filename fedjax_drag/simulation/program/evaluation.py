@@ -66,7 +66,7 @@ def evaluate_model(
       mesh: devices that share the batches, or None.
       by_class: whether the result also has ``"class_correct"`` and ``"class_examples"``, ``[C]`` int32.
     """
-    number = examples.y.shape[0]
+    number = examples.num_examples
     size = _batch_size(number)
 
     def of_batch(shared: tuple[Params, ModelState, Batch], batch_index: Int[Array, ""]) -> Counts:
@@ -74,7 +74,7 @@ def evaluate_model(
         places = batch_index * size + jnp.arange(size)
         real = places < number  # those after the last example do not count
         index = jnp.minimum(places, number - 1)
-        x, y = model.preprocess(examples.x[index]), examples.y[index]
+        x, y, _ = gather(examples, examples, index, model.preprocess)
         outputs = model.apply(params, state, x)
         sums = tuple(_summed(metric.update(outputs, y), real) for metric in model.metrics)
         loss, weight = model.loss(outputs, y), model.weights(y)
@@ -160,10 +160,11 @@ def evaluate_clients(
         places = jnp.minimum(batch_index * size + jnp.arange(size), length - 1)  # the last example is repeated
         batch = gather(train, held_out.examples, places, model.preprocess)
 
-        def of_model(params: Params) -> jax.Array:
-            def of_example(client: Int[Array, ""], x: jax.Array) -> jax.Array:
+        def of_model(params: Params) -> Any:
+            def of_example(client: Int[Array, ""], x: Any) -> Any:
                 own = jax.tree.map(lambda rows: rows[client], statistics)
-                return model.apply(params, state._replace(statistics=own), x[None])[0]
+                outputs = model.apply(params, state._replace(statistics=own), jax.tree.map(lambda leaf: leaf[None], x))
+                return jax.tree.map(lambda leaf: leaf[0], outputs)
 
             if statistics is None:
                 return model.apply(params, state, batch.x)
@@ -172,7 +173,8 @@ def evaluate_clients(
         if clusters is None:
             outputs = of_model(params)
         else:
-            outputs = jax.lax.map(of_model, clusters.models)[clusters.of_client[owner[places]], jnp.arange(size)]
+            chosen = clusters.of_client[owner[places]], jnp.arange(size)
+            outputs = jax.tree.map(lambda of_all: of_all[chosen], jax.lax.map(of_model, clusters.models))
         return tuple(metric.update(outputs, batch.y) for metric in metrics)
 
     metrics = tuple(metric for metric in model.metrics if metric.of_clients)

@@ -49,9 +49,11 @@ def fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch
 
 def class_counts(run: Run, shared: RoundInput, own: ClientInput) -> Int[Array, " classes"] | None:
     """How many examples of each class a client has; None where examples do not have one label each."""
-    labels = own.examples.y if isinstance(own.examples, Batch) else jnp.asarray(shared.federation.train.y)[own.examples]
-    if labels.ndim != 1 or not run.model.num_classes:
+    holds = isinstance(own.examples, Batch)
+    targets = own.examples.y if holds else shared.federation.train.y
+    if not run.model.num_classes or not jax.tree_util.all_leaves([targets]) or targets.ndim != 1:
         return None
+    labels = targets if holds else jnp.asarray(targets)[own.examples]
     real = jnp.arange(len(labels)) < own.num_examples
     return jax.ops.segment_sum(real.astype(jnp.int32), labels, run.model.num_classes)
 

@@ -23,8 +23,8 @@ class HeldOut(NamedTuple):
     """Held-out examples, client by client.
 
     Attributes:
-      examples: indices ``[H]`` into the training examples, or the examples themselves ``[H, ...]``; padded behind the
-        last client's.
+      examples: indices ``[H]`` into the training or test examples, or the examples themselves ``[H, ...]``; padded
+        behind the last client's.
       counts: ``[M]`` int32, how many of them are each client's.
     """
 
@@ -36,50 +36,57 @@ class HeldOut(NamedTuple):
         owner = np.repeat(np.arange(len(self.counts)), self.counts)
         return _on_host(np.asarray(self.examples)[clients[owner]], np.where(clients, self.counts, 0))
 
-    def taken_from(self, train: Batch) -> "HeldOut":
+    def taken_from(self, examples: Batch) -> "HeldOut":
         """The same with the examples themselves in place of their indices, on the host."""
-        return self._replace(examples=jax.tree.map(lambda x: x[self.examples], train))
+        return self._replace(examples=jax.tree.map(lambda x: x[self.examples], examples))
 
 
 class ClientSplit(NamedTuple):
     """A data set divided into what the clients train on and what they hold out.
 
     Attributes:
-      training: the data set with shorter rows.
-      held_out: of every client; None if nothing is held out.
+      training: the data set, with shorter rows where training examples are held out.
+      held_out: of every client, as indices; None if nothing is held out.
+      examples: of which they are indices.
     """
 
     training: FederatedDataset
-    held_out: HeldOut | None
+    held_out: HeldOut | None = None
+    examples: Batch | None = None
 
 
 def hold_out(data: FederatedDataset, share: bool | float) -> ClientSplit:
     """Takes a share of each client's examples from the end of its row; rows are in random order.
 
     A client with n examples holds out ``round(share * n)`` of them, at least one and at most n - 1; a client with a
-    single example holds out none.
+    single example holds out none. Of clients that have test examples of their own nothing is taken by default.
 
     Args:
       data: a partitioned data set, which is not changed.
-      share: in (0, 1); True for :data:`DEFAULT_FRACTION`, False for nothing.
+      share: in (0, 1); True for the clients' own test examples, or :data:`DEFAULT_FRACTION` where they have none; False
+        for nothing.
 
     Raises:
       ValueError: an example is in the rows twice, so that what one row holds out could be trained on by another.
     """
+    is_default = isinstance(share, bool | np.bool_)
     if not share:
-        return ClientSplit(data, None)
+        return ClientSplit(data)
+    if data.client_test is not None and is_default:
+        examples, indices, counts = data.client_test
+        return ClientSplit(data, _on_host(indices, counts), examples)
     assert data.rows is not None
     assert data.counts is not None
     place = np.arange(data.rows.shape[1])
     examples = data.rows[place < data.counts[:, None]]
     if len(np.unique(examples)) < len(examples):
         raise ValueError(f"evaluate_clients={share}: an example is in the rows of clients twice; must be there once")
-    fraction = DEFAULT_FRACTION if isinstance(share, bool | np.bool_) else share
+    fraction = DEFAULT_FRACTION if is_default else share
     number = np.minimum(np.maximum(np.rint(fraction * data.counts), 1), data.counts - 1).astype(np.int32)
     left = data.counts - number
     held = data.rows[(place >= left[:, None]) & (place < data.counts[:, None])]
     rows = np.where(place < left[:, None], data.rows, 0)[:, : left.max()]
-    return ClientSplit(dataclasses.replace(data, rows=rows, counts=left), _on_host(held, number))
+    return ClientSplit(dataclasses.replace(data, rows=rows, counts=left), _on_host(held, number), data.train)
 
 
 def _on_host(examples: np.ndarray, counts: np.ndarray) -> HeldOut:
@@ -103,6 +110,7 @@ class Federation(NamedTuple):
       availability: ``[T, M]`` bool or float32, probabilities with which a client can be drawn in round t, t + T, ...;
         None if everybody always can.
       dropout_rate: probability with which a client that was drawn does not answer, float32 scalar; None for 0.
+      client_test: test examples that ``held_out`` has indices into; None where it has those of ``train``.
     """
 
     train: Batch
@@ -115,13 +123,15 @@ class Federation(NamedTuple):
     held_out: HeldOut | None = None
     availability: jax.Array | None = None
     dropout_rate: jax.Array | None = None
+    client_test: Batch | None = None
 
     @property
     def evaluated(self) -> tuple[Batch | None, HeldOut] | None:
-        """What the evaluation of clients reads; the training examples unless ``held_out`` has the examples."""
+        """What the evaluation of clients reads: ``held_out``, and the examples unless that has them itself."""
         if self.held_out is None:
             return None
-        return None if isinstance(self.held_out.examples, Batch) else self.train, self.held_out
+        examples = self.train if self.client_test is None else self.client_test
+        return None if isinstance(self.held_out.examples, Batch) else examples, self.held_out
 
 
 def count_malicious(

@@ -173,7 +173,7 @@ def evaluation(
         params=state.params,
         examples=test,
         goal=goal,
-        by_class=own is not None and test.y.ndim == 1 and run.model.num_classes > 0,
+        by_class=own is not None and run.model.num_classes > 0 and test.y.ndim == 1,
     )
     own_names = _measured(run)
     metrics = {f"test_{name}" if name in own_names else name: value for name, value in of_test.items()}

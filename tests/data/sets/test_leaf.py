@@ -35,19 +35,22 @@ def test_femnist_from_several_files_of_any_packing(tmp_path):
     folder = write(tmp_path / "femnist/data", {"train/notes.txt": b"not read"})
     write(folder, {"train/all_data_0_train_9.json": content({"w_b": users[0], "w_a": users[1]})})
     write(folder, {"train/all_data_1_train_9.json": content({"w_c": users[2]})}, ".xz")
-    write(folder, {"test/all_data_0_test_9.json": content({"w_b": users[3]})}, ".gz")
+    write(folder, {"test/all_data_0_test_9.json": content({"w_new": users[1], "w_b": users[3]})}, ".gz")
     fed = leaf.FEMNIST.load(tmp_path)
     assert fed.train.x.dtype == np.uint8
     assert (fed.name, fed.num_classes, fed.input_shape) == ("femnist", 62, (28, 28, 1))
     np.testing.assert_array_equal(fed.train.x.reshape(-1, 784), np.concatenate(levels[:3]))
-    np.testing.assert_array_equal(fed.test.x.reshape(-1, 784), levels[3])
+    np.testing.assert_array_equal(fed.test.x.reshape(-1, 784), np.concatenate([levels[1], levels[3]]))
     np.testing.assert_array_equal(fed.train.y, np.concatenate([y for _, y in users[:3]]))
     np.testing.assert_array_equal(fed.users, [0] * 3 + [1] + [2] * 4)
+    np.testing.assert_array_equal(fed.test_users, [-1, 0, 0])
     assert fed.user_names == ("w_b", "w_a", "w_c")
     np.testing.assert_allclose(fed.mean, fed.train.x.mean() / 255)
     split = partition.natural(fed, min_size=2)
     assert split.counts is not None
     assert split.counts.tolist() == [3, 4]
+    assert split.client_test is not None
+    assert [part.tolist() for part in split.client_test[1:]] == [[1, 2], [2, 0]]
     again = leaf.FEMNIST.load(tmp_path)  # from the cache
     np.testing.assert_array_equal(again.train.x, fed.train.x)
     assert again.user_names == fed.user_names

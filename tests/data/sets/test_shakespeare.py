@@ -107,6 +107,7 @@ def test_windows_are_text_and_none_crosses_the_cut(tmp_path):
     assert (fed.train.x.dtype, fed.num_classes, fed.input_shape) == (np.int8, 80, (30,))
     train = [decode(row) for row in np.c_[fed.train.x, fed.train.y]]
     assert fed.users is not None
+    assert fed.test_users is not None
     place = 0
     for user, (_, text) in enumerate((one, two)):
         cut = len(text) - round(0.25 * len(text))
@@ -115,6 +116,7 @@ def test_windows_are_text_and_none_crosses_the_cut(tmp_path):
         assert all(window in text[:cut] for window in expected)
         for begin in range(cut, len(text) - 30, 7):
             assert decode(np.append(fed.test.x[place], fed.test.y[place])) == text[begin : begin + 31]
+            assert fed.test_users[place] == user
             place += 1
     assert place == len(fed.test.y)
     assert len(partition.natural(fed).counts) == 2
