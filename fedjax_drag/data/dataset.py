@@ -94,7 +94,11 @@ class FederatedDataset:
 
     def _targets(self) -> str:
         classes = f"{self.num_classes} classes"
-        return classes if self.has_labels else f"targets {_form(self.train.y)}" + self.num_classes * f" of {classes}"
+        return (
+            classes
+            if self.has_labels
+            else f"targets {_form(self.train.y)}" + (f" of {classes}" if self.num_classes else "")
+        )
 
     @property
     def has_labels(self) -> bool:

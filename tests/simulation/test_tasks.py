@@ -142,7 +142,11 @@ def test_tokens_weigh_and_not_texts():
     ("changes", "message"),
     [
         ({"loss": None}, "loss must be given, such as fd.losses.mse()"),
-        ({"attack": fd.attacks.label_flip(), "num_byzantine": 1}, "attack=label_flip: wants other labels"),
+        ({"attack": fd.attacks.backdoor(), "num_byzantine": 1}, "attack=backdoor: needs one label for each example"),
+        (
+            {"attack": fd.attacks.during(fd.attacks.dba(), stop=2), "num_byzantine": 1},
+            "attack=during: needs one label for each example, which is not in data=FederatedDataset(arrays: 200 + 40",
+        ),
         ({"loss": fd.losses.cross_entropy()}, "loss: must take outputs float32[B, 1] and targets float32[B]"),
         ({"stop_when": 0.9}, "stop_when=0.9: is an accuracy; must be a function"),
         ({"metrics": [fd.metrics.perplexity()]}, "metrics: perplexity: must take outputs float32[B, 1]"),

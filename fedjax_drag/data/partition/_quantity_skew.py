@@ -4,7 +4,7 @@ import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import FederatedDataset
-from fedjax_drag.data.partition._assign import by_class, check, with_clients
+from fedjax_drag.data.partition._assign import by_class, check, labels_of, with_clients
 from fedjax_drag.data.partition._label_skew import log_mixes
 
 _SWEEPS = 300
@@ -13,37 +13,71 @@ _SWEEPS = 300
 _CLOSE = 0.1
 """Largest error of a fitted client size before rounding, in examples."""
 
+_ROUNDING = 1e-9
+"""By which a size that is whole may be below itself."""
+
 _NEGLIGIBLE = 1e-3
 """Remainder up to which a client gets no example of a class beyond the rounded table."""
 
 
 def quantity_skew(
-    fed: FederatedDataset, num_clients: int, sigma: float, seed: int = 0, min_size: int = 1
+    fed: FederatedDataset,
+    num_clients: int,
+    sigma: float | None = None,
+    seed: int = 0,
+    min_size: int = 1,
+    power: float | None = None,
+    beta: float | None = None,
 ) -> FederatedDataset:
-    """Splits at random into clients of log-normal sizes, each with about the label mix of the whole.
+    """Splits at random into clients of unequal sizes, each with about the label mix of the whole.
 
-    Sizes are proportional to ``exp(sigma z)``, z standard normal, rounded so that they add up. A client that would
-    get fewer than ``min_size`` gets ``min_size``, and the others share the rest in the same proportions.
+    One of ``sigma``, ``power`` and ``beta`` says how unequal. A client that would get fewer than ``min_size`` gets
+    ``min_size``, and the others share the rest in the same proportions.
 
     Args:
       fed: the data set.
       num_clients: M.
-      sigma: of the logarithm of the sizes, in [0, 100]; 0 makes sizes differ by at most one.
+      sigma: sizes are proportional to ``exp(sigma z)``, z standard normal (log-normal); in [0, 100], where 0 makes
+        sizes differ by at most one.
       seed: >= 0.
       min_size: examples that every client has at least, >= 1.
+      power: sizes are proportional to ``m^power`` for clients m = 1 .. M (a power law), in [0, 10]. They are rounded
+        down, and the last client has what is left.
+      beta: sizes are proportional to a draw from ``Dir(beta, ..., beta)``, in [1e-6, 1e6].
 
     Returns:
       The data set with clients.
 
     Raises:
-      ValueError: an argument out of range, or ``num_clients * min_size`` above the number of training examples.
+      ValueError: an argument out of range, not one of the three, or ``num_clients * min_size`` above the number of
+        training examples.
+
+    References:
+      Li et al., Federated learning on non-IID data silos: An experimental study, 2022 (NIID-Bench), quantity skew, with
+      ``beta``; its code draws again until each client has ten examples. With ``power`` 1 and 2 the sizes are those of
+      ``LinearPartitioner`` and ``SquarePartitioner`` of Flower Datasets.
     """
     check(fed, num_clients, seed, min_size)
-    checks.in_range("sigma", sigma, 0.0, 100.0)
+    given = {name: value for name, value in (("sigma", sigma), ("power", power), ("beta", beta)) if value is not None}
+    if len(given) != 1:
+        said = "must be one of sigma, power and beta"
+        raise checks.ArgumentError("quantity_skew", said, given=tuple(given))
     rng = np.random.default_rng(seed)
-    sizes = _log_normal_sizes(len(fed.train.y), num_clients, sigma, min_size, rng)
+    if sigma is not None:
+        checks.in_range("sigma", sigma, 0.0, 100.0)
+        sizes = _log_normal_sizes(len(fed.train.y), num_clients, sigma, min_size, rng)
+    elif power is not None:
+        checks.in_range("power", power, 0.0, 10.0)
+        exact = _shared(len(fed.train.y), np.arange(1, num_clients + 1) ** float(power), min_size)
+        sizes = np.floor(exact + _ROUNDING).astype(np.int64)
+        sizes[-1] += len(fed.train.y) - sizes.sum()
+    else:
+        assert beta is not None
+        checks.in_range("beta", beta, 1e-6, 1e6)
+        logs = log_mixes(rng, 1, num_clients, beta)[0]
+        sizes = _whole(_shared(len(fed.train.y), np.exp(logs - logs.max()), min_size), len(fed.train.y))
     owner = rng.permutation(np.repeat(np.arange(num_clients), sizes))
-    return with_clients(fed, owner, num_clients, f"quantity_skew({_arguments(sigma, seed, min_size)})", rng)
+    return with_clients(fed, owner, num_clients, f"quantity_skew({_arguments(given, seed, min_size)})", rng)
 
 
 def dirichlet_quantity(
@@ -78,7 +112,7 @@ def dirichlet_quantity(
     check(fed, num_clients, seed, min_size)
     checks.in_range("beta", beta, 1e-6, 1e6)
     checks.in_range("sigma", sigma, 0.0, 100.0)
-    per_class = np.bincount(fed.labels, minlength=fed.num_classes)
+    per_class = np.bincount(labels_of(fed), minlength=fed.num_classes)
     present = per_class > 0
 
     def draw(rng: np.random.Generator) -> np.ndarray:
@@ -88,12 +122,13 @@ def dirichlet_quantity(
         counts[present] = _rounded(_fitted(logs, per_class[present], sizes), per_class[present], sizes)
         return counts
 
-    description = f"dirichlet_quantity(beta={beta}, {_arguments(sigma, seed, min_size)})"
+    description = f"dirichlet_quantity({_arguments({'beta': beta, 'sigma': sigma}, seed, min_size)})"
     return by_class(fed, num_clients, description, draw, seed=seed)
 
 
-def _arguments(sigma: float, seed: int, min_size: int) -> str:
-    return f"sigma={sigma}, seed={seed}" + (f", min_size={min_size}" if min_size != 1 else "")
+def _arguments(given: dict[str, float], seed: int, min_size: int) -> str:
+    shown = given | {"seed": seed} | ({"min_size": min_size} if min_size != 1 else {})
+    return ", ".join(f"{name}={value}" for name, value in shown.items())
 
 
 def _log_normal_sizes(
@@ -101,15 +136,23 @@ def _log_normal_sizes(
 ) -> np.ndarray:
     """``[M]`` integers >= ``min_size`` that add up to ``num_examples``."""
     logs = sigma * rng.standard_normal(num_clients)
-    weights = np.exp(logs - logs.max())
+    return _whole(_shared(num_examples, np.exp(logs - logs.max()), min_size), num_examples)
+
+
+def _shared(num_examples: int, weights: np.ndarray, min_size: int) -> np.ndarray:
+    """``num_examples`` in the proportions of ``weights`` ``[M]``, or ``min_size`` where that would be less."""
     # If the k largest clients are above min_size and all others at it, the scale follows from the sum; k is the
     # largest number for which the k-th client is not below min_size.
-    descending, k = np.sort(weights)[::-1], np.arange(1, num_clients + 1)
-    scale = (num_examples - min_size * (num_clients - k)) / np.cumsum(descending)
+    descending, k = np.sort(weights)[::-1], np.arange(1, len(weights) + 1)
+    scale = (num_examples - min_size * (len(weights) - k)) / np.cumsum(descending)
     above = np.flatnonzero(scale * descending >= min_size)
-    exact = np.maximum(min_size, weights * scale[above[-1] if len(above) else 0])
+    return np.maximum(min_size, weights * scale[above[-1] if len(above) else 0])
+
+
+def _whole(exact: np.ndarray, total: int) -> np.ndarray:
+    """Integers near ``exact`` that add up to ``total``: those with the largest remainders are rounded up."""
     sizes = np.floor(exact).astype(np.int64)
-    sizes[np.argsort(sizes - exact, kind="stable")[: num_examples - sizes.sum()]] += 1
+    sizes[np.argsort(sizes - exact, kind="stable")[: total - sizes.sum()]] += 1
     return sizes
 
 
