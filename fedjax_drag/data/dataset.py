@@ -94,11 +94,8 @@ class FederatedDataset:
 
     def _targets(self) -> str:
         classes = f"{self.num_classes} classes"
-        return (
-            classes
-            if self.has_labels
-            else f"targets {_form(self.train.y)}" + (f" of {classes}" if self.num_classes else "")
-        )
+        other = f"targets {_form(self.train.y)}" + (f" of {classes}" if self.num_classes else "")
+        return classes if self.has_labels else other
 
     @property
     def has_labels(self) -> bool:

@@ -139,10 +139,13 @@ def test_noise_is_in_the_units_of_what_a_model_sees():
             "num_clients=4: 2 clients would share the 1 examples",
         ),
         (lambda: partition.by_quantile(FED, 3, strictness=1.5), "strictness=1.5"),
-        (lambda: partition.by_quantile(FED, 3, column=[1, 2]), r"column: float32\[120, 2\]; must be a finite number"),
+        (
+            lambda: partition.by_quantile(FED, 3, column=[1, 2]),
+            r"column: float32\[120, 2\]; must be a finite number for each example$",
+        ),
         (
             lambda: partition.by_quantile(from_arrays(X, X[:, 1:], X, X[:, 1:]), 3),
-            r"targets: float32\[120, 3\]; must be a finite number for each example, or give column",
+            r"targets: float32\[120, 3\]; must be a finite number for each example, or column be given",
         ),
         (lambda: partition.quantity_skew(FED, 3), r"quantity_skew=\(\): must be one of sigma, power and beta"),
         (lambda: partition.quantity_skew(FED, 3, 1.0, beta=1.0), r"quantity_skew=\('sigma', 'beta'\): must be one of"),

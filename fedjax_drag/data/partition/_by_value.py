@@ -37,7 +37,7 @@ def by_column(
       clients), whose sizes these are where M divides V.
     """
     check(fed, 1 if num_clients is None else num_clients, seed)
-    values, value = np.unique(_values(fed, "column", column), return_inverse=True, axis=0)
+    values, value = np.unique(_values(fed, column), return_inverse=True, axis=0)
     value, num_values = value.reshape(-1), len(values)
     num_clients = num_values if num_clients is None else num_clients
     rng = np.random.default_rng(seed)
@@ -83,10 +83,10 @@ def by_quantile(
     """
     check(fed, num_clients, seed)
     checks.in_range("strictness", strictness, 0.0, 1.0)
-    numbers = np.asarray(fed.train.y) if column is None else _values(fed, "column", column)
+    numbers = np.asarray(fed.train.y) if column is None else _values(fed, column)
     if numbers.ndim != 1 or numbers.dtype.kind not in "biuf" or not np.isfinite(numbers).all():
-        what = "targets" if column is None else "column"
-        said = f"{numbers.dtype}{list(numbers.shape)}; must be a finite number for each example, or give column"
+        what, instead = ("targets", ", or column be given") if column is None else ("column", "")
+        said = f"{numbers.dtype}{list(numbers.shape)}; must be a finite number for each example{instead}"
         raise checks.ArgumentError(what, said)
     rng = np.random.default_rng(seed)
     centred = numbers.astype(np.float64) - numbers.mean(dtype=np.float64)
@@ -100,18 +100,18 @@ def by_quantile(
     return with_clients(fed, owner, num_clients, description, rng)
 
 
-def _values(fed: FederatedDataset, name: str, column: int | Sequence[int] | np.ndarray) -> np.ndarray:
+def _values(fed: FederatedDataset, column: int | Sequence[int] | np.ndarray) -> np.ndarray:
     """A value of each example, ``[N]`` or ``[N, K]``."""
     if hasattr(column, "__array__") and np.ndim(column):
         values = np.asarray(column)
         values = values.astype(str) if values.dtype == object else values
         if values.ndim > 2 or len(values) != len(fed.train.y):
             allowed = f"must have a value for each of the {len(fed.train.y)} training examples of {fed.name}"
-            raise checks.ArgumentError(name, allowed, given=column)
+            raise checks.ArgumentError("column", allowed, given=column)
         return values
     if len(fed.input_shape) != 1:
         said = f"inputs {list(fed.input_shape)} of {fed.name} have no columns; must be an array, a value an example"
-        raise checks.ArgumentError(name, said, given=column)
+        raise checks.ArgumentError("column", said, given=column)
     for place in np.ravel(np.asarray(column, object)).tolist():
-        checks.count(name, place, 0, fed.input_shape[0] - 1)
+        checks.count("column", place, 0, fed.input_shape[0] - 1)
     return np.asarray(fed.train.x)[:, column]

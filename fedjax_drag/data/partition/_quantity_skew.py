@@ -62,20 +62,17 @@ def quantity_skew(
     if len(given) != 1:
         said = "must be one of sigma, power and beta"
         raise checks.ArgumentError("quantity_skew", said, given=tuple(given))
+    ranges = {"sigma": (0.0, 100.0), "power": (0.0, 10.0), "beta": (1e-6, 1e6)}
+    ((name, value),) = given.items()
+    checks.in_range(name, value, *ranges[name])
     rng = np.random.default_rng(seed)
-    if sigma is not None:
-        checks.in_range("sigma", sigma, 0.0, 100.0)
-        sizes = _log_normal_sizes(len(fed.train.y), num_clients, sigma, min_size, rng)
-    elif power is not None:
-        checks.in_range("power", power, 0.0, 10.0)
-        exact = _shared(len(fed.train.y), np.arange(1, num_clients + 1) ** float(power), min_size)
+    if name == "power":
+        exact = _exact_sizes(len(fed.train.y), value * np.log(np.arange(1, num_clients + 1)), min_size)
         sizes = np.floor(exact + _ROUNDING).astype(np.int64)
         sizes[-1] += len(fed.train.y) - sizes.sum()
     else:
-        assert beta is not None
-        checks.in_range("beta", beta, 1e-6, 1e6)
-        logs = log_mixes(rng, 1, num_clients, beta)[0]
-        sizes = _whole(_shared(len(fed.train.y), np.exp(logs - logs.max()), min_size), len(fed.train.y))
+        logs = value * rng.standard_normal(num_clients) if name == "sigma" else log_mixes(rng, 1, num_clients, value)[0]
+        sizes = _sizes(len(fed.train.y), logs, min_size)
     owner = rng.permutation(np.repeat(np.arange(num_clients), sizes))
     return with_clients(fed, owner, num_clients, f"quantity_skew({_arguments(given, seed, min_size)})", rng)
 
@@ -116,7 +113,7 @@ def dirichlet_quantity(
     present = per_class > 0
 
     def draw(rng: np.random.Generator) -> np.ndarray:
-        sizes = _log_normal_sizes(len(fed.train.y), num_clients, sigma, min_size, rng)
+        sizes = _sizes(len(fed.train.y), sigma * rng.standard_normal(num_clients), min_size)
         logs = log_mixes(rng, int(present.sum()), num_clients, beta)  # the fit normalises them
         counts = np.zeros((fed.num_classes, num_clients), np.int64)
         counts[present] = _rounded(_fitted(logs, per_class[present], sizes), per_class[present], sizes)
@@ -131,29 +128,23 @@ def _arguments(given: dict[str, float], seed: int, min_size: int) -> str:
     return ", ".join(f"{name}={value}" for name, value in shown.items())
 
 
-def _log_normal_sizes(
-    num_examples: int, num_clients: int, sigma: float, min_size: int, rng: np.random.Generator
-) -> np.ndarray:
-    """``[M]`` integers >= ``min_size`` that add up to ``num_examples``."""
-    logs = sigma * rng.standard_normal(num_clients)
-    return _whole(_shared(num_examples, np.exp(logs - logs.max()), min_size), num_examples)
+def _sizes(num_examples: int, logs: np.ndarray, min_size: int) -> np.ndarray:
+    """``[M]`` integers near :func:`_exact_sizes`, with the same sum: the largest remainders are rounded up."""
+    exact = _exact_sizes(num_examples, logs, min_size)
+    sizes = np.floor(exact).astype(np.int64)
+    sizes[np.argsort(sizes - exact, kind="stable")[: num_examples - sizes.sum()]] += 1
+    return sizes
 
 
-def _shared(num_examples: int, weights: np.ndarray, min_size: int) -> np.ndarray:
-    """``num_examples`` in the proportions of ``weights`` ``[M]``, or ``min_size`` where that would be less."""
+def _exact_sizes(num_examples: int, logs: np.ndarray, min_size: int) -> np.ndarray:
+    """Shares of ``num_examples`` in proportion to ``exp(logs)`` ``[M]``, or ``min_size`` where that would be less."""
+    weights = np.exp(logs - logs.max())
     # If the k largest clients are above min_size and all others at it, the scale follows from the sum; k is the
     # largest number for which the k-th client is not below min_size.
-    descending, k = np.sort(weights)[::-1], np.arange(1, len(weights) + 1)
-    scale = (num_examples - min_size * (len(weights) - k)) / np.cumsum(descending)
+    descending, k = np.sort(weights)[::-1], np.arange(1, len(logs) + 1)
+    scale = (num_examples - min_size * (len(logs) - k)) / np.cumsum(descending)
     above = np.flatnonzero(scale * descending >= min_size)
     return np.maximum(min_size, weights * scale[above[-1] if len(above) else 0])
-
-
-def _whole(exact: np.ndarray, total: int) -> np.ndarray:
-    """Integers near ``exact`` that add up to ``total``: those with the largest remainders are rounded up."""
-    sizes = np.floor(exact).astype(np.int64)
-    sizes[np.argsort(sizes - exact, kind="stable")[: total - sizes.sum()]] += 1
-    return sizes
 
 
 def _fitted(logs: np.ndarray, per_class: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -107,11 +107,7 @@ def synthetic(
 
 
 def shapes(
-    num_examples: int = 1_000,
-    num_test_examples: int = 200,
-    size: int = 16,
-    noise: float = 0.5,
-    seed: int = 0,
+    num_examples: int = 1_000, num_test_examples: int = 200, size: int = 16, noise: float = 0.5, seed: int = 0
 ) -> FederatedDataset:
     """Pictures of a disc and a square in Gaussian noise, with the class of each pixel.
 
@@ -132,13 +128,10 @@ def shapes(
     Raises:
       ValueError: an argument out of range.
     """
-    for name, value, low in (
-        ("num_examples", num_examples, 1),
-        ("num_test_examples", num_test_examples, 1),
-        ("size", size, 8),
-        ("seed", seed, 0),
-    ):
-        checks.count(name, value, low)
+    checks.count("num_examples", num_examples, 1)
+    checks.count("num_test_examples", num_test_examples, 1)
+    checks.count("size", size, 8)
+    checks.count("seed", seed)
     checks.in_range("noise", noise, 0.0, 1e6)
     rng = np.random.default_rng(seed)
     row, column = np.mgrid[:size, :size]
