@@ -147,8 +147,11 @@ def test_noise_is_in_the_units_of_what_a_model_sees():
             lambda: partition.by_quantile(from_arrays(X, X[:, 1:], X, X[:, 1:]), 3),
             r"targets: float32\[120, 3\]; must be a finite number for each example, or column be given",
         ),
-        (lambda: partition.quantity_skew(FED, 3), r"quantity_skew=\(\): must be one of sigma, power and beta"),
-        (lambda: partition.quantity_skew(FED, 3, 1.0, beta=1.0), r"quantity_skew=\('sigma', 'beta'\): must be one of"),
+        (lambda: partition.quantity_skew(FED, 3), "sigma, power, beta: none given; must be one of them"),
+        (
+            lambda: partition.quantity_skew(FED, 3, 1.0, beta=1.0),
+            "sigma, power, beta: sigma, beta given; must be one of them",
+        ),
         (lambda: partition.quantity_skew(FED, 3, power=-1), "power=-1: must be"),
         (lambda: partition.noise_skew(FED), "num_clients: must be given, or arrays split among clients before"),
         (lambda: partition.noise_skew(FED, 3, level=-1), "level=-1: must be"),

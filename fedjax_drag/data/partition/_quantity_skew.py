@@ -60,8 +60,7 @@ def quantity_skew(
     check(fed, num_clients, seed, min_size)
     given = {name: value for name, value in (("sigma", sigma), ("power", power), ("beta", beta)) if value is not None}
     if len(given) != 1:
-        said = "must be one of sigma, power and beta"
-        raise checks.ArgumentError("quantity_skew", said, given=tuple(given))
+        raise checks.ArgumentError("sigma, power, beta", f"{', '.join(given) or 'none'} given; must be one of them")
     ranges = {"sigma": (0.0, 100.0), "power": (0.0, 10.0), "beta": (1e-6, 1e6)}
     ((name, value),) = given.items()
     checks.in_range(name, value, *ranges[name])
