@@ -271,6 +271,8 @@ ATTACKS = [
     Case("sign_flip", attacks.sign_flip, {"scale": 1.0}, {"scale": (0.5, 1.0, 4.0)}),
     Case("scale_noise", attacks.scale_noise, {"variance": 3.0}, {"variance": (0.5, 3.0)}),
     Case("label_flip", attacks.label_flip, {"fraction": 0.5}),
+    Case("label_flip-numbers", attacks.label_flip, {"target_mean": 1.5}, {"fraction": (0.0, 0.5)}),
+    Case("feature_noise", attacks.feature_noise, {"sigma": 2.0}, {"sigma": (0.5, 2.0), "fraction": (0.0, 0.5)}),
     Case("freeloader", attacks.freeloader, forges=frozenset({"delta"})),
     Case("gaussian", attacks.gaussian, {"sigma": 2.0}, {"sigma": (0.5, 2.0)}),
     Case("gaussian-additive", attacks.gaussian, {"sigma": 2.0, "additive": True}, {"sigma": (0.5, 2.0)}),

@@ -107,7 +107,7 @@ def test_shades_grow_with_the_values():
         (fd.algorithms.adabest(), "adabest(num_clients=None, mu=0.02, beta=0.8, aggregator=None)"),
         (fd.algorithms.mime(), "mime(b=0.9, gradient='average', aggregator=None)"),
         (fd.attacks.min_max(), "min_max(perturbation='std', knowledge='full')"),
-        (fd.attacks.label_flip(), "label_flip(fraction=0.5)"),
+        (fd.attacks.label_flip(), "label_flip(fraction=0.5, target_mean=None)"),
         (fd.clients.sgd(), "sgd()"),
     ],
 )

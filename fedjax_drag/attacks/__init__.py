@@ -5,6 +5,7 @@ from fedjax_drag.attacks._backdoor import backdoor
 from fedjax_drag.attacks._dba import dba
 from fedjax_drag.attacks._during import during
 from fedjax_drag.attacks._edge_case import edge_case
+from fedjax_drag.attacks._feature_noise import feature_noise
 from fedjax_drag.attacks._freeloader import freeloader
 from fedjax_drag.attacks._gaussian import gaussian
 from fedjax_drag.attacks._ipm import ipm
@@ -36,6 +37,7 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "optimal_ipm",
     "optimised",
     "label_flip",
+    "feature_noise",
     "freeloader",
     "backdoor",
     "dba",

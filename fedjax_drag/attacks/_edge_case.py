@@ -58,6 +58,8 @@ def edge_case(
     """
     if not isinstance(fed, FederatedDataset):
         raise checks.ArgumentError("fed", "must be a data set, such as fd.data.load('digits')", given=fed)
+    if not fed.has_labels:
+        raise checks.ArgumentError("edge_case", f"needs one label for each example, which is not in {fed!r}")
     checks.count("source", source, 0, fed.num_classes - 1)
     checks.count("target", target, 0, fed.num_classes - 1)
     if source == target:

@@ -106,7 +106,7 @@ class FederatedDataset:
 
     def _targets(self) -> str:
         classes, form = f"{self.num_classes} classes", tree.described(self.train.y, "N")
-        return classes if self.has_labels else f"targets {form}" + self.num_classes * f" of {classes}"
+        return classes if self.has_labels else f"targets {form}" + (f" of {classes}" if self.num_classes else "")
 
     @property
     def has_labels(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from fedjax_drag import checks
 from fedjax_drag.data import preparing
 from fedjax_drag.data.dataset import FederatedDataset, normalized
+from fedjax_drag.data.derived import next_tokens, pairs
 from fedjax_drag.data.formats.locate import Place
 from fedjax_drag.data.normalization import NORMALIZE, Normalize
 from fedjax_drag.data.sets import adult, builtin, cifar, leaf, mnist, shakespeare, svhn, tfds
@@ -42,6 +43,16 @@ _SOURCES: tuple[Source | Published | leaf.LeafDataset, ...] = (
         "mixture of Gaussians, 32 numbers, 10 classes, 10,000 + 2,000 examples; computed",
         lambda _: builtin.synthetic(),
     ),
+    Source(
+        "digits_pairs",
+        "two of digits side by side, 8x16 grey, several labels of 10, 1,442 + 355 examples; ships with scikit-learn",
+        lambda _: pairs(builtin.digits()),
+    ),
+    Source(
+        "shapes",
+        "a disc and a square in noise, 16x16 grey, a class of 3 for each pixel, 1,000 + 200 examples; computed",
+        lambda _: builtin.shapes(),
+    ),
     *(mnist.MNIST, mnist.FASHION_MNIST, *mnist.EMNIST.values(), mnist.BYMERGE_TEST, leaf.FEMNIST),
     *(cifar.CIFAR10, cifar.CIFAR100, cifar.CIFAR100_COARSE, svhn.SVHN),
     Source(
@@ -50,7 +61,19 @@ _SOURCES: tuple[Source | Published | leaf.LeafDataset, ...] = (
         adult.load_adult,
         adult.find,
     ),
+    Source(
+        "adult_hours",
+        "hours of work a week, a number, 107 numbers, 32,561 + 16,281 examples; the text files of adult",
+        adult.load_hours,
+        adult.find,
+    ),
     Source("shakespeare", leaf.SHAKESPEARE.about, shakespeare.load_shakespeare, shakespeare.find),
+    Source(
+        "shakespeare_tokens",
+        f"{leaf.SHAKESPEARE.about}; the next character at every place",
+        lambda data_dir: next_tokens(shakespeare.load_shakespeare(data_dir)),
+        shakespeare.find,
+    ),
 )
 SOURCES: Mapping[str, Source | Published | leaf.LeafDataset] = {source.name: source for source in _SOURCES}
 """Every data set that :func:`load` knows."""
@@ -76,8 +99,8 @@ def load(
     (``FEDJAX_DRAG_CACHE`` names another one; set and empty, nothing is kept).
 
     Args:
-      name: one of :data:`DATASETS`. ``synthetic`` and ``shakespeare`` have arguments of their own in :func:`synthetic`
-        and :func:`load_shakespeare`.
+      name: one of :data:`DATASETS`. ``synthetic``, ``shapes`` and ``shakespeare`` have arguments of their own in
+        :func:`synthetic`, :func:`shapes` and :func:`load_shakespeare`.
       data_dir: the only folder to search for files: ``data_dir`` itself, or a folder below it under a usual name
         (``fashion_mnist``, ``FashionMNIST/raw``, ``cifar-10-batches-py`` ...). By default the folder in the environment
         variable ``FEDJAX_DRAG_DATA`` is searched in the same way, and ``/usr/share/datasets``. With TFDS its folder, by
@@ -108,13 +131,13 @@ def load(
     checks.one_of("name", name, SOURCES)
     checks.one_of("source", source, ("auto", "files", "tfds"))
     checks.one_of("normalize", normalize, NORMALIZE)
+    if features is not None and name != "adult":
+        raise checks.ArgumentError("features", f"must be left out: {name} has its inputs in one form", given=features)
     if name == "adult" and source != "tfds":  # scales some of its columns, and stores the result
         fed = adult.load_adult(data_dir, "columns" if features is None else features, normalize)
+    elif name == "adult_hours" and source != "tfds":
+        fed = adult.load_hours(data_dir, normalize)
     else:
-        if features is not None:
-            raise checks.ArgumentError(
-                "features", f"must be left out: {name} has its inputs in one form", given=features
-            )
         fed = normalized(_loaded(name, data_dir, source, allow_download), normalize)
     return hold_out(fed, validation_fraction, validation_seed)
 

@@ -325,8 +325,8 @@ class Settings(Arguments):
         if self.loss is None:
             allowed = "loss must be given, such as fd.losses.mse() or token_cross_entropy()"
             raise ValueError(f"{targets}: {allowed}; labels are integers [N], .argmax(1) of one-hot ones")
-        if self.attack is not None and self.attack.is_targeted:
-            raise ValueError(f"attack={self.attack.name}: wants other labels; must be one that does not, for {targets}")
+        if self.attack is not None and self.attack.needs_labels:
+            raise ValueError(f"attack={self.attack.name}: needs one label for each example, which is not in {targets}")
 
     @property
     def measured(self) -> tuple[Metric, ...]:

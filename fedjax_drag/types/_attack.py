@@ -154,6 +154,14 @@ class Attack(Part):
         """Whether the attack has a ``goal``."""
         return type(self).goal is not Attack.goal
 
+    @property
+    def needs_labels(self) -> bool:
+        """Whether it works with one class for each example only, as attacks with a goal do unless they say otherwise.
+
+        Beside other targets the success of an attack is not measured.
+        """
+        return self.is_targeted
+
     def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
         """Which of the malicious clients attack in a round, like ``malicious``, which is bool of any shape."""
         del round_index
@@ -236,3 +244,7 @@ class WrappedAttack(Attack):
     @property
     def is_targeted(self) -> bool:
         return self.inner.is_targeted
+
+    @property
+    def needs_labels(self) -> bool:
+        return self.inner.needs_labels

@@ -10,7 +10,8 @@ def test_status_tells_what_is_there(command, tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     places = dict(line.split() for line in result.stdout.splitlines()[::2])
     assert list(places) == [name for name, _ in DATASETS]
-    here = {"digits": "always", "synthetic": "always", "adult": str(tmp_path / "adult")}
+    here = dict.fromkeys(["digits", "synthetic", "digits_pairs", "shapes"], "always")
+    here |= dict.fromkeys(["adult", "adult_hours"], str(tmp_path / "adult"))
     assert places == dict.fromkeys(places, "-") | here
 
 

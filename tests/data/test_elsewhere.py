@@ -79,6 +79,39 @@ def test_a_partitioner_of_flower_gives_the_clients_that_it_gives(pictures):
     np.testing.assert_array_equal(np.sort(fed.train.x.sum((1, 2, 3))), np.sort(columns["image"].sum((1, 2, 3))))
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "split"),
+    [
+        ("IidPartitioner", {"num_partitions": 7}, lambda fed: partition.iid(fed, 7)),
+        ("LinearPartitioner", {"num_partitions": 7}, lambda fed: partition.quantity_skew(fed, 7, power=1)),
+        ("SquarePartitioner", {"num_partitions": 3}, lambda fed: partition.quantity_skew(fed, 3, power=2)),
+        ("NaturalIdPartitioner", {"partition_by": "label"}, lambda fed: partition.by_column(fed, fed.train.y)),
+        (
+            "GroupedNaturalIdPartitioner",
+            {"partition_by": "label", "group_size": 2},
+            lambda fed: partition.by_column(fed, fed.train.y, 2),
+        ),
+        (
+            "ContinuousPartitioner",
+            {"num_partitions": 7, "partition_by": "width", "strictness": 1.0},
+            lambda fed: partition.by_quantile(fed, 7, column=X[:, 0]),
+        ),
+    ],
+)
+def test_sizes_are_those_of_flowers_partitioners(pictures, name, arguments, split):
+    """And so are the clients' labels where nothing is drawn."""
+    partitioners = pytest.importorskip("flwr_datasets.partitioner", reason="needs flwr-datasets")
+    dataset, _ = pictures
+    partitioner = getattr(partitioners, name)(**arguments)
+    partitioner.dataset = dataset
+    theirs = [partitioner.load_partition(index)["label"] for index in range(partitioner.num_partitions)]
+    ours = split(from_huggingface(dataset, dataset))
+    np.testing.assert_array_equal(ours.counts, [len(labels) for labels in theirs])
+    if "partition_by" in arguments:
+        for row, count, labels in zip(ours.rows, ours.counts, theirs, strict=True):
+            np.testing.assert_array_equal(np.sort(ours.train.y[row[:count]]), np.sort(labels))
+
+
 @pytest.fixture(scope="module")
 def table():
     pandas = pytest.importorskip("pandas", reason="needs pandas")

@@ -23,9 +23,12 @@ PARTITIONS = {
     "shards": partition.shards,
     "gamma_similarity": partial(partition.gamma_similarity, gamma=0.5),
     "quantity_skew": partial(partition.quantity_skew, sigma=1.0),
+    "quantity_skew-power": partial(partition.quantity_skew, power=2.0),
+    "quantity_skew-beta": partial(partition.quantity_skew, beta=0.5),
+    "by_quantile": partition.by_quantile,
     "dirichlet_quantity": partial(partition.dirichlet_quantity, beta=0.3, sigma=1.0),
 }
-EVEN = {"iid": 1, "dirichlet-over-labels": 1, "shards": 2, "gamma_similarity": 1}
+EVEN = {"iid": 1, "dirichlet-over-labels": 1, "shards": 2, "gamma_similarity": 1, "by_quantile": 1}
 """By how much sizes may differ."""
 
 

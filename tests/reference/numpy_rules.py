@@ -116,3 +116,17 @@ def sign_flip(G: np.ndarray, malicious: np.ndarray, scale: float) -> np.ndarray:
 def label_flip(y: np.ndarray, flipped: np.ndarray, num_classes: int) -> np.ndarray:
     """``y <- C - 1 - y`` where ``flipped``."""
     return np.where(flipped, num_classes - 1 - y, y)
+
+
+def opposite_target(target, kind: str, num_classes: int = 0, mean=0.0):
+    """One example's target as the attacker of label_flip writes it, entry by entry.
+
+    Of Jagielski et al.'s inverse flipping ``1 - y`` for y in [0, 1], with the mean of all y in the place of 1 / 2.
+    """
+    if kind == "label":
+        return num_classes - 1 - target
+    if kind == "tokens":
+        return [entry if entry < 0 else num_classes - 1 - entry for entry in target]
+    if kind == "several labels":
+        return [0 if entry else 1 for entry in target]
+    return mean + (mean - target)

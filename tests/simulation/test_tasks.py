@@ -142,7 +142,11 @@ def test_tokens_weigh_and_not_texts():
     ("changes", "message"),
     [
         ({"loss": None}, "loss must be given, such as fd.losses.mse()"),
-        ({"attack": fd.attacks.label_flip(), "num_byzantine": 1}, "attack=label_flip: wants other labels"),
+        ({"attack": fd.attacks.backdoor(), "num_byzantine": 1}, "attack=backdoor: needs one label for each example"),
+        (
+            {"attack": fd.attacks.during(fd.attacks.dba(), stop=2), "num_byzantine": 1},
+            "attack=during: needs one label for each example, which is not in data=FederatedDataset(arrays: 200 + 40",
+        ),
         ({"loss": fd.losses.cross_entropy()}, "loss: must take outputs float32[B, 1] and targets float32[B]"),
         ({"metric": "f1"}, "metric='f1': must be one of r2, loss"),
         ({"metric": fd.metrics.r2()}, "metric=r2(center=0.0): must be one of r2, loss"),

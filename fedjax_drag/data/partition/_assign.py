@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedjax_drag import checks
+from fedjax_drag import checks, tree
 from fedjax_drag.data.dataset import DATASET, FederatedDataset
 
 
@@ -24,6 +24,15 @@ def check(fed: FederatedDataset, num_clients: int, seed: int, min_size: int = 1)
             f"must be at most {available // min_size}",
             given=num_clients,
         )
+
+
+def labels_of(fed: FederatedDataset) -> np.ndarray:
+    """The class of each training example, ``[N]``; ValueError for other targets, which names the splits without it."""
+    if not fed.has_labels:
+        targets = tree.described(fed.train.y, "N")
+        others = "by_quantile, by_column, natural, iid and quantity_skew split other targets"
+        raise ValueError(f"{fed.name}: targets are {targets}; must be labels, one class an example: {others}")
+    return fed.labels
 
 
 def by_class(
@@ -59,9 +68,9 @@ def by_class(
             f"{description}: none of {max_tries} draws gave each of num_clients={num_clients} clients at least "
             f"{min_size} of the {fed.train.num_examples} examples; {advice}"
         )
-    owner = np.empty(fed.train.num_examples, np.int64)
+    owner, labels = np.empty(fed.train.num_examples, np.int64), labels_of(fed)
     for label, of_class in enumerate(counts):
-        owner[rng.permutation(np.flatnonzero(fed.labels == label))] = np.repeat(np.arange(num_clients), of_class)
+        owner[rng.permutation(np.flatnonzero(labels == label))] = np.repeat(np.arange(num_clients), of_class)
     return with_clients(fed, owner, num_clients, description, rng)
 
 

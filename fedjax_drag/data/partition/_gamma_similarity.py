@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import FederatedDataset
 from fedjax_drag.data.malicious import choose_malicious
-from fedjax_drag.data.partition._assign import check, with_clients
+from fedjax_drag.data.partition._assign import check, labels_of, with_clients
 
 
 def gamma_similarity(
@@ -59,7 +59,7 @@ def gamma_similarity(
     owner = place % owners
     num_dealt = int(gamma * available + 1e-6)  # 0.29 * 100 is just below 29
     rest = np.argsort(place)[num_dealt:]
-    rest = rest[np.argsort(fed.labels[rest], kind="stable")]  # by label, and random within
+    rest = rest[np.argsort(labels_of(fed)[rest], kind="stable")]  # by label, and random within
     owner[rest] = np.sort(owner[rest])
     described = f"gamma={gamma}, seed={seed}" + (f", num_byzantine={num_byzantine}" if num_byzantine else "")
     split = with_clients(fed, owner, owners, f"gamma_similarity({described})", rng)

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import FederatedDataset
-from fedjax_drag.data.partition._assign import check, with_clients
+from fedjax_drag.data.partition._assign import check, labels_of, with_clients
 
 _SWEEPS = 300
 """Of the fit of a table to its margins."""
@@ -70,7 +70,7 @@ def label_groups(
     checks.one_of("holders", holders, ("even", "random"))
     group = _groups(num_clients, fractions, group_shares)
     num_classes = fed.num_classes
-    classes, per_class = np.unique(fed.labels, return_counts=True)  # those without an example have no holder
+    classes, per_class = np.unique(labels_of(fed), return_counts=True)  # those without an example have no holder
     labels = np.maximum(1, np.rint(np.asarray(fractions) * num_classes)).astype(np.int64)[group]
     labels = np.minimum(labels, len(classes))
     if labels.sum() < len(classes):
@@ -86,7 +86,7 @@ def label_groups(
     shares = _shares(holds, per_class) if sizes == "equal" else None
     owner = np.empty(fed.train.num_examples, np.int64)
     for place, (label, held) in enumerate(zip(classes, holds, strict=True)):
-        examples = rng.permutation(np.flatnonzero(fed.labels == label))
+        examples = rng.permutation(np.flatnonzero(labels_of(fed) == label))
         if shares is None:
             owner[examples] = np.resize(rng.permutation(np.flatnonzero(held)), len(examples))
         else:

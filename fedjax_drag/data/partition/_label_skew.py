@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import FederatedDataset
-from fedjax_drag.data.partition._assign import by_class, check, with_clients
+from fedjax_drag.data.partition._assign import by_class, check, labels_of, with_clients
 
 _STEPS = 1 << 32
 """Values of a uniform draw: a client's number plus such a draw is exact in float64 for up to 2^20 clients."""
@@ -81,7 +81,7 @@ def dirichlet(
         raise checks.ArgumentError(
             "balanced", f"must be False with over={over!r}, where all clients have an equal number", given=True
         )
-    per_class = np.bincount(fed.labels, minlength=fed.num_classes)
+    per_class = np.bincount(labels_of(fed), minlength=fed.num_classes)
 
     def draw_over_clients(rng: np.random.Generator) -> np.ndarray:
         shares = rng.dirichlet(np.full(num_clients, beta), size=fed.num_classes)
@@ -192,12 +192,12 @@ def label_affinity(fed: FederatedDataset, num_clients: int, q: float, seed: int 
     """
     check(fed, num_clients, seed)
     checks.in_range("q", q, 0.0, 1.0)
+    per_class = np.bincount(labels_of(fed), minlength=fed.num_classes)
     num_groups = min(num_clients, fed.num_classes)
     group = np.arange(num_clients) % num_groups
     own = group == (np.arange(fed.num_classes) % num_groups)[:, None]
     probability = np.where(own, q, (1 - q) / (num_groups - 1)) if num_groups > 1 else np.ones(own.shape)
     probability = probability / np.bincount(group)[group]
-    per_class = np.bincount(fed.labels, minlength=fed.num_classes)
 
     def draw(rng: np.random.Generator) -> np.ndarray:
         return rng.multinomial(per_class, probability)
@@ -231,7 +231,7 @@ def shards(fed: FederatedDataset, num_clients: int, per_client: int = 2, seed: i
     checks.count("per_client", per_client, 1, available // num_clients)
     rng = np.random.default_rng(seed)
     order = rng.permutation(available)
-    order = order[np.argsort(fed.labels[order], kind="stable")]  # by label, and random within
+    order = order[np.argsort(labels_of(fed)[order], kind="stable")]  # by label, and random within
     num_shards = num_clients * per_client
     client_of_shard = rng.permutation(num_shards) // per_client
     owner = np.empty(available, np.int64)

@@ -104,3 +104,47 @@ def synthetic(
     train, test = draw(num_examples), draw(num_test_examples)
     fed = make("synthetic", train, test, num_classes, (0.0,), (float(np.sqrt(1 + separation**2)),))
     return hold_out(normalized(fed, normalize), validation_fraction, validation_seed)
+
+
+def shapes(
+    num_examples: int = 1_000, num_test_examples: int = 200, size: int = 16, noise: float = 0.5, seed: int = 0
+) -> FederatedDataset:
+    """Pictures of a disc and a square in Gaussian noise, with the class of each pixel.
+
+    A disc is as bright as a square, so that its form must be recognised. The radius of the disc, and half the side of
+    the square, is from ``size / 8`` to ``size / 4``; the square may lie on the disc.
+
+    Args:
+      num_examples: for training, >= 1.
+      num_test_examples: for testing, >= 1.
+      size: side of a picture in pixels, >= 8.
+      noise: standard deviation, in [0, 1e6]; shapes are 1, the background is 0.
+      seed: of everything drawn, >= 0.
+
+    Returns:
+      Inputs float32 ``[size, size, 1]``, targets int32 ``[N, size, size]``: 0 background, 1 disc, 2 square;
+      unpartitioned.
+
+    Raises:
+      ValueError: an argument out of range.
+    """
+    checks.count("num_examples", num_examples, 1)
+    checks.count("num_test_examples", num_test_examples, 1)
+    checks.count("size", size, 8)
+    checks.count("seed", seed)
+    checks.in_range("noise", noise, 0.0, 1e6)
+    rng = np.random.default_rng(seed)
+    row, column = np.mgrid[:size, :size]
+
+    def draw(number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pictures and the classes of their pixels."""
+        radius = rng.uniform(size / 8, size / 4, (2, number, 1, 1))
+        middle = rng.uniform(radius, size - 1 - radius, (2, 2, number, 1, 1))
+        down, across = np.abs(row - middle[0]), np.abs(column - middle[1])
+        y = np.where(np.hypot(down[0], across[0]) <= radius[0], 1, 0)
+        y = np.where(np.maximum(down[1], across[1]) <= radius[1], 2, y).astype(np.int32)
+        x = (y > 0) + noise * rng.standard_normal(y.shape)
+        return x.astype(np.float32)[..., None], y
+
+    train, test = draw(num_examples), draw(num_test_examples)
+    return make("shapes", train, test, 3)

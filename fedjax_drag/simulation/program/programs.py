@@ -167,13 +167,14 @@ def evaluation(
     attack, output = run.attack, None
     if run.algorithm.output is not None:
         output = run.algorithm.output(state.params, state.algorithm)
-    goal = attack.goal if attack and attack.is_targeted else None
+    has_labels = test.y.ndim == 1 and run.model.num_classes > 0
+    goal = attack.goal if attack and attack.is_targeted and has_labels else None
     measure = functools.partial(evaluate_model, run.model, state=state.model, mesh=run.mesh)
     of_test = measure(
         params=state.params,
         examples=test,
         goal=goal,
-        by_class=own is not None and run.model.num_classes > 0 and test.y.ndim == 1,
+        by_class=own is not None and has_labels,
     )
     own_names = _measured(run)
     metrics = {f"test_{name}" if name in own_names else name: value for name, value in of_test.items()}

@@ -113,6 +113,21 @@ def test_cut_points_rise_through_the_quantiles(values, num_bins):
         before = cut
 
 
+@pytest.mark.parametrize("normalize", ["standard", "unit", "none"])
+def test_hours_are_the_column_that_the_inputs_lack(small, normalize):
+    whole, names = adult.load_adult(small, normalize=normalize), entries(small, "columns")
+    place = names.index("hours-per-week")
+    fed = load("adult_hours", data_dir=small, normalize=normalize)
+    assert (fed.name, fed.num_classes, fed.input_shape, fed.has_labels) == ("adult_hours", 0, (21,), False)
+    for part, of_whole in ((fed.train, whole.train), (fed.test, whole.test)):
+        np.testing.assert_array_equal(part.x, np.delete(of_whole.x, place, axis=1))
+        np.testing.assert_allclose(part.y, np.asarray(whole.preprocess(of_whole.x))[:, place], rtol=1e-6)
+        assert part.y.dtype == np.float32
+    hours = {"standard": (31 + 27 * fed.train.y * np.sqrt(2 / 9)).tolist(), "unit": (13 + 27 * fed.train.y).tolist()}
+    np.testing.assert_allclose(hours.get(normalize, fed.train.y), [40, 13, 40], rtol=1e-5)
+    refused("normalize='minmax': must be one of", lambda: adult.load_hours(small, "minmax"))
+
+
 def test_other_files_are_refused_in_one_line(small, tmp_path):
     for content in (TRAIN.replace("39", "40"), TRAIN + "39, State-gov\n", "", "<html>", "\0" * 99, '"' * 10**6):
         write(tmp_path, {"adult.data": content.encode()})
