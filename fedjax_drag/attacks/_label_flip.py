@@ -56,6 +56,8 @@ class label_flip(Attack):
         self, key: jax.Array, batch: Batch, *, positions: jax.Array, num_examples: jax.Array, num_classes: int
     ) -> Batch:
         del key
+        if not hasattr(batch.y, "dtype"):
+            raise checks.ArgumentError("label_flip", f"needs targets of one array, not {tree.described(batch.y, 'B')}")
         flipped = in_fraction(positions, num_examples, self.fraction)
         opposite = self.opposite(batch.y, num_classes)
         return batch._replace(y=jnp.where(tree.expand(flipped, batch.y), opposite, batch.y))

@@ -141,11 +141,11 @@ def test_noise_is_in_the_units_of_what_a_model_sees():
         (lambda: partition.by_quantile(FED, 3, strictness=1.5), "strictness=1.5"),
         (
             lambda: partition.by_quantile(FED, 3, column=[1, 2]),
-            r"column: float32\[120, 2\]; must be a finite number for each example$",
+            r"column: float32.N, 2.; must be a finite number for each example$",
         ),
         (
             lambda: partition.by_quantile(from_arrays(X, X[:, 1:], X, X[:, 1:]), 3),
-            r"targets: float32\[120, 3\]; must be a finite number for each example, or column be given",
+            r"targets: float32.N, 3.; must be a finite number for each example, or column be given",
         ),
         (lambda: partition.quantity_skew(FED, 3), "sigma, power, beta: none given; must be one of them"),
         (
@@ -157,7 +157,7 @@ def test_noise_is_in_the_units_of_what_a_model_sees():
         (lambda: partition.noise_skew(FED, 3, level=-1), "level=-1: must be"),
         (
             lambda: partition.noise_skew(from_arrays(TEXTS, TEXTS[:, 0], TEXTS, TEXTS[:, 0]), 3),
-            "noise_skew: needs one array of numbers as inputs, not the int32[N, 4] of arrays",
+            "noise_skew: needs one array of numbers as inputs, not the int8.N, 5. of arrays",
         ),
         *(
             (

@@ -188,7 +188,10 @@ def test_an_augmentation_and_single_gradients_of_the_pytree_with_padding():
         ({**TASKS, "model": OfTwo(), "data": TWO}, "loss: must take outputs float32[B, 3] and targets int32[B]"),
         ({**TASKS, "metrics": [fd.metrics.accuracy()]}, "metrics: accuracy: must take outputs {class: float32[B, 2]"),
         ({**TASKS, "model": lambda: None}, "model="),
-        ({**TASKS, "attack": fd.attacks.label_flip(), "num_byzantine": 1}, "attack=label_flip: wants other labels"),
+        (
+            {**TASKS, "attack": fd.attacks.label_flip(), "num_byzantine": 1},
+            "label_flip: needs targets of one array, not {class: int32[B]",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(changes, message):

@@ -46,7 +46,9 @@ def noise_skew(
     checks.count("seed", seed)
     if getattr(fed.train.x, "dtype", TOKENS[0]) in TOKENS:
         inputs = tree.described(fed.train.x, "N")
-        raise checks.ArgumentError("noise_skew", f"needs one array of numbers as inputs, not the {inputs} of {fed.name}")
+        raise checks.ArgumentError(
+            "noise_skew", f"needs one array of numbers as inputs, not the {inputs} of {fed.name}"
+        )
     fed = fed if num_clients is None else iid(fed, num_clients, seed)
     if fed.rows is None or fed.counts is None:
         raise checks.ArgumentError("num_clients", f"must be given, or {fed.name} split among clients before")

@@ -197,9 +197,9 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
     Raises:
       ValueError: if the parts do not fit together.
     """
-    attack = settings.active_attack
-    if attack is not None and not settings.data.num_classes:
-        attack = told(attack, target_mean=np.asarray(settings.data.train.y).mean(0, dtype=np.float64))
+    attack, targets = settings.active_attack, settings.data.train.y
+    if attack is not None and not settings.data.num_classes and hasattr(targets, "dtype"):  # one array
+        attack = told(attack, target_mean=np.asarray(targets).mean(0, dtype=np.float64))
     statistics = resolve_statistics(settings.model_state, attack)
     model = _model_of(settings, statistics == "frozen")
     fewest_steps, steps = span(settings.local_steps)

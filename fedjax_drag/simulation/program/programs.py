@@ -167,7 +167,7 @@ def evaluation(
     attack, output = run.attack, None
     if run.algorithm.output is not None:
         output = run.algorithm.output(state.params, state.algorithm)
-    has_labels = test.y.ndim == 1 and run.model.num_classes > 0
+    has_labels = run.model.num_classes > 0 and test.y.ndim == 1
     goal = attack.goal if attack and attack.is_targeted and has_labels else None
     measure = functools.partial(evaluate_model, run.model, state=state.model, mesh=run.mesh)
     of_test = measure(
