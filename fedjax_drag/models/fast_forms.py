@@ -157,7 +157,8 @@ def _layer(eqn: JaxprEqn, x: jax.Array, kernel: jax.Array) -> Any:
         (x, kernel), pads = without_stride(x, kernel, stride, pads), ((0, 0), (0, 0))
     if len(kernel) == 1:
         return jnp.moveaxis(x @ kernel[0, 0], range(4), axes)
-    return _Convolved(x, kernel, tuple(pads[0]), axes)
+    low, high = pads[0]
+    return _Convolved(x, kernel, (low, high), axes)
 
 
 def _can_be_a_layer(eqn: JaxprEqn) -> bool:
