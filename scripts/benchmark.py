@@ -14,6 +14,7 @@
     python scripts/benchmark.py start --against ../before  # from the command to the curve, and what an evaluation costs
     python scripts/benchmark.py programs --minutes 4  # sweeps on a GPU, compiled beside each other, timed in turn
     python scripts/benchmark.py convolution         # forms of the convolution, of the models of the workloads
+    python scripts/benchmark.py networks            # published networks as users write them, beside PyTorch
     python scripts/benchmark.py equality            # results of a GPU or TPU against those of the CPU
 
 ``rounds`` is the subcommand that runs if none is named. All contestants of a comparison are timed in turn in one
@@ -40,6 +41,7 @@ from benchmarks import (
     federation,
     growth,
     kernels,
+    networks,
     profiling,
     programs,
     rounds,
@@ -221,6 +223,18 @@ def time_convolutions(
     """Times the forms of the convolution."""
     with _misuse():
         rows = convolution.run(chosen or [], repeats)
+    _report(rows, f"median of {repeats}", json_file)
+
+
+@app.command("networks")
+def time_networks(
+    chosen: Annotated[list[str] | None, typer.Argument(metavar="[NETWORK]...", help="Default all.")] = None,
+    repeats: Repeats = 9,
+    json_file: JsonFile = None,
+) -> None:
+    """Times published networks in the ways in which users write them."""
+    with _misuse():
+        rows = networks.run(chosen or [], repeats)
     _report(rows, f"median of {repeats}", json_file)
 
 

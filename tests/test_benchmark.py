@@ -5,13 +5,14 @@ import io
 import weakref
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import benchmark
 import fedjax_drag as fd
-from benchmarks import aggregators, convolution, equality, programs
+from benchmarks import aggregators, convolution, equality, networks, programs
 from benchmarks.timing import seconds_each
 from benchmarks.workloads import WORKLOADS
 
@@ -44,6 +45,7 @@ def test_the_subcommand_rounds_may_be_left_out(arguments, expected):
         (["programs", "mlp:tf32"], "'mlp:tf32': must be one of cnn32"),
         (["programs", "before/mlp"], "'before/mlp': needs --against"),
         (["convolution", "vgg"], "'vgg': must be one of cnn; lenet"),
+        (["networks", "vgg"], "'vgg': must be one of fedavgcnn of pfllib"),
         (["equality", "mode"], "'mode': must be one of fedavg"),
         (["federation", "--only", "krum"], "'krum': must be one of fedavg; availability"),
         (["sweep", "0"], "cells"),
@@ -84,6 +86,22 @@ def test_every_form_of_the_convolution_is_timed():
     rows = convolution.measure(work, 1)
     assert [row["form"] for row in rows] == ["auto", "looped", "banded", "grouped", "patches", "pooled"]
     assert all(row["ms_per_step"] > 0 and row["failed"] is None for row in rows)
+
+
+@pytest.mark.thorough
+def test_a_network_is_timed_in_the_ways_in_which_it_is_written():
+    rows = networks.measure("tiny", networks.cnn(3, 2, 3, 4, first_pool=False), (8, 8, 1), 1)
+    assert [row["written in"] for row in rows] == ["nn.Conv", "nnx.Conv", "jax.lax"]
+    assert all(row["difference"] < 1e-5 and row["fast to ours"] > 0 for row in rows)
+
+
+@pytest.mark.thorough
+def test_a_residual_network_is_the_same_in_lax_as_in_linen():
+    made = networks.models(networks.resnet, (8, 8, 3))
+    linen, (init, apply) = made["nn.Conv"](), made["jax.lax"]()
+    x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
+    params = init(jax.random.key(0))
+    np.testing.assert_allclose(apply(params, x), linen.apply({"params": params}, x), rtol=1e-5, atol=1e-5)
 
 
 def test_calls_are_timed_in_one_stretch_and_the_last_result_alone_is_kept():

@@ -3,9 +3,10 @@
 A model is a function of arrays, whatever it is written in; its equations (the jaxpr) have ``conv_general_dilated`` and
 ``reduce_window`` in them. :func:`in_fast_forms` computes the same equations, but for these:
 
-* a convolution at stride 1 with a square kernel, the bias that is added to it, ReLU and 2x2 max pooling after it, as
-  :func:`~fedjax_drag.models.conv.convolution`;
-* a convolution with a 1x1 kernel as a product;
+* a convolution with a square kernel, the bias that is added to it, ReLU and 2x2 max pooling after it, as
+  :func:`~fedjax_drag.models.conv.convolution`; at a stride, or dilated, on other images
+  (:mod:`~fedjax_drag.kernels.strides`);
+* a convolution whose kernel is 1x1, or no larger than its stride, as a product;
 * 2x2 max pooling as :func:`~fedjax_drag.kernels.pooling.max_pool`;
 * sums over windows that do not overlap, such as those of average pooling, without a window.
 
@@ -24,6 +25,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 from fedjax_drag.kernels.convolution import Pads
 from fedjax_drag.kernels.pooling import max_pool
+from fedjax_drag.kernels.strides import every, together, without_gaps, without_stride
 from fedjax_drag.models.conv import convolution
 
 _CONVOLUTION, _MAXIMA, _SUMS = "conv_general_dilated", "reduce_window_max", "reduce_window_sum"
@@ -142,26 +144,37 @@ def _layer(eqn: JaxprEqn, x: jax.Array, kernel: jax.Array) -> Any:
     kernel = kernel.transpose(*space, inner, out)
     batch, channels, *space = numbers.out_spec
     axes = (batch, *space, channels)
-    strides = eqn.params["window_strides"]
-    if kernel.shape[:2] == (1, 1):
-        return jnp.moveaxis(x[:, :: strides[0], :: strides[1]] @ kernel[0, 0], range(4), axes)
-    return _Convolved(x, kernel, tuple(eqn.params["padding"][0]), axes)
+    (stride, *_), (gap, *_) = eqn.params["window_strides"], eqn.params["rhs_dilation"]
+    pads, k = eqn.params["padding"], len(kernel)
+    if gap > 1:
+        height, width = (_array(eqn.outvars[0]).shape[axis] for axis in space)
+        parts = without_gaps(x, k, gap, pads)
+        y = convolution(parts, kernel, jnp.zeros(kernel.shape[-1], kernel.dtype), (0, 0))
+        return jnp.moveaxis(together(y, gap, height, width), range(4), axes)
+    if k == 1 and stride > 1:
+        x = every(x, stride)
+    elif stride > 1 or pads[0] != pads[1]:
+        (x, kernel), pads = without_stride(x, kernel, stride, pads), ((0, 0), (0, 0))
+    if len(kernel) == 1:
+        return jnp.moveaxis(x @ kernel[0, 0], range(4), axes)
+    low, high = pads[0]
+    return _Convolved(x, kernel, (low, high), axes)
 
 
 def _can_be_a_layer(eqn: JaxprEqn) -> bool:
     params = eqn.params
-    plain = params["feature_group_count"] == params["batch_group_count"] == 1
-    dilations = {*params["lhs_dilation"], *params["rhs_dilation"]}
-    if _array(eqn.invars[0]).ndim != 4 or not plain or dilations != {1} or params["precision"] != _usual_precision():
+    plain = params["feature_group_count"] == params["batch_group_count"] == 1 and {*params["lhs_dilation"]} == {1}
+    if _array(eqn.invars[0]).ndim != 4 or not plain or params["precision"] != _usual_precision():
         return False
     sides = {_array(eqn.invars[1]).shape[axis] for axis in params["dimension_numbers"].rhs_spec[2:]}
-    pads = {tuple(pad) for pad in params["padding"]}
-    if len(sides) > 1 or len(pads) > 1 or _array(eqn.outvars[0]).dtype != _array(eqn.invars[0]).dtype:
+    strides, gaps = {*params["window_strides"]}, {*params["rhs_dilation"]}
+    if max(map(len, (sides, strides, gaps))) > 1 or _array(eqn.outvars[0]).dtype != _array(eqn.invars[0]).dtype:
         return False
-    (side,), ((low, high),) = sides, pads
-    if side == 1:
-        return low == high == 0
-    return set(params["window_strides"]) == {1} and min(low, high) >= 0 and max(low, high) < side
+    (side,), (stride,), (gap,) = sides, strides, gaps
+    pads = [pad for both in params["padding"] for pad in both]
+    if min(pads) < 0 or max(pads) > gap * (side - 1) or 0 in _array(eqn.outvars[0]).shape:
+        return False
+    return gap == 1 or (stride == 1 and side > 1)
 
 
 def _usual_precision() -> Any:

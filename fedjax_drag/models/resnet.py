@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks
+from fedjax_drag.kernels.strides import every, merged, merged_kernel
 from fedjax_drag.models.conv import conv2d
 from fedjax_drag.models.initialisation import INITS, layer
 
@@ -68,7 +69,7 @@ class BasicBlock(nn.Module):
         if self.halve:
             # A convolution of one pixel is a dense layer on the channels.
             start = layer(self.initialisation, x.shape[-1])
-            x = norm()(nn.Dense(self.features, use_bias=False, **start)(_every_second(x)))
+            x = norm()(nn.Dense(self.features, use_bias=False, **start)(every(x, 2)))
         return nn.relu(x + y)
 
 
@@ -94,21 +95,6 @@ class _Conv(nn.Module):
         return _at_stride_two(x, kernel) if self.halve else conv2d(x, kernel)
 
 
-def _every_second(x: Float[Array, "batch height width channels"]) -> Float[Array, "batch out_h out_w channels"]:
-    """``x[:, ::2, ::2]``, from squares of pixels.
-
-    With strided slices before a dense layer, the compiler for GPUs of jaxlib 0.10.2 fails a check and ends the process.
-    """
-    return _squares(x)[:, :, 0, :, 0]
-
-
-def _squares(x: Float[Array, "batch height width channels"]) -> Float[Array, "batch out_h 2 out_w 2 channels"]:
-    """Squares of 2x2 pixels, of images padded with zeros to even sizes."""
-    x = jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)))
-    n, h, w, c = x.shape
-    return x.reshape(n, h // 2, 2, w // 2, 2, c)
-
-
 def _at_stride_two(
     x: Float[Array, "batch height width cin"], kernel: Float[Array, "3 3 cin cout"]
 ) -> Float[Array, "batch out_h out_w cout"]:
@@ -117,11 +103,8 @@ def _at_stride_two(
     Each 2x2 square of pixels becomes one pixel with four times the channels; on these the operation is a 2x2
     convolution at stride 1, for which :func:`conv2d` has fast gradients and a fast form for many clients.
     """
-    squares = _squares(x).transpose(0, 1, 3, 2, 4, 5)
-    n, h, w, *_, c = squares.shape
-    squares = squares.reshape(n, h, w, 4 * c)
-    taps = jnp.pad(kernel, ((0, 1), (0, 1), (0, 0), (0, 0))).reshape(2, 2, 2, 2, c, -1)
-    return conv2d(squares, taps.transpose(0, 2, 1, 3, 4, 5).reshape(2, 2, 4 * c, -1))
+    even = jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)))
+    return conv2d(merged(even, 2), merged_kernel(kernel, 2))
 
 
 def resnet18(num_classes: int, width: int = 64, groups: int = 32, norm: str = "group", init: str = "flax") -> ResNet18:

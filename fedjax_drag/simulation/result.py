@@ -1,16 +1,20 @@
 """What a run returns: the final parameters and the history."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from fedjax_drag import checks, notebook
+from fedjax_drag.simulation import frames
 from fedjax_drag.simulation.criterion import ACCURACY, TEST, VALIDATION, Criterion
 from fedjax_drag.simulation.planning.outline import ClientCost
 from fedjax_drag.simulation.program.programs import Totals
 from fedjax_drag.types import Params
+
+if TYPE_CHECKING:
+    import pandas  # pyright: ignore[reportMissingImports]
 
 
 class Result(NamedTuple):
@@ -106,6 +110,21 @@ class Result(NamedTuple):
     def variables(self) -> dict[str, Any]:
         """What a linen module's ``apply`` takes: the parameters and the server's statistics, by collection."""
         return {"params": self.params, **self.state.model.statistics}
+
+    def to_pandas(self, each: str | None = None) -> "pandas.DataFrame":
+        """The history as a table of pandas with the index ``round``.
+
+        Args:
+          each: default all metrics with one number for each evaluation, a column for each. Or the name of a metric with
+            one for each client or class, such as ``"client_accuracy"`` or ``"weight"``: then a row for each evaluation
+            and client or class, with the columns ``client`` (its id, where the history has them) or ``class``, and the
+            metric.
+
+        Raises:
+          ImportError: pandas is not installed.
+          ValueError: there is no such metric.
+        """
+        return frames.of_history(self.history, each)
 
     def rounds_to(self, target: float, on: Literal["validation", "test"] | None = None) -> int | None:
         """First evaluated round whose accuracy reaches ``target``, or None.

@@ -225,7 +225,8 @@ class Parts:
       initial_params: parameters from which the run starts: a pytree of arrays like the model's own, or variables with
         its statistics, ``{"params": ..., "batch_stats": ...}``; or the path of a safetensors file with such names
         joined by ``/`` or ``.`` (``pip install 'fedjax-drag[safetensors]'``), of a results folder, whose newest
-        checkpoint is taken, or of one of its checkpoints. The parameters that are not ``trainable`` must be there too.
+        checkpoint is taken, or of one of its checkpoints. The parameters that are not ``trainable`` must be there too;
+        adapters of :func:`~fedjax_drag.models.lora` may be left out, and are drawn by ``seed`` then.
         They are an input of the compiled program: runs from other parameters compile nothing anew. Default: drawn by
         ``seed``.
     """

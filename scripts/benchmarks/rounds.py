@@ -102,17 +102,17 @@ def _row(work: Workload, name: str, times: Times, limit: float, memory: float) -
 
 def engine_rounds(
     work: Workload, data: FederatedDataset, rule: Aggregator, options: Mapping[str, Any], rounds: int
-) -> Callable[[], None]:
-    """A function that advances one run by ``rounds`` rounds each time it is called; the first call compiles."""
+) -> Callable[[], Any]:
+    """A function that advances one run by ``rounds`` rounds and returns its state; the first call compiles."""
     algorithm = fd.algorithms.from_aggregator(rule)
     simulation = fd.simulation.prepare(algorithm, data=data, **(work.settings() | dict(options)))
     state = simulation.initial_state()
 
-    def more_rounds() -> None:
+    def more_rounds() -> Any:
         nonlocal state
         stop = np.int32(int(state.round) + rounds)
         state, *_ = advance(simulation.spec, simulation.federation, simulation.key, state, no_totals(), stop)
-        jax.block_until_ready(state)
+        return jax.block_until_ready(state)
 
     return more_rounds
 

@@ -1,6 +1,6 @@
 """The plain PyTorch loop over clients, the baseline of a round."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as flax_nn
@@ -9,6 +9,7 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 
+from benchmarks.networks import GROUPS, Network, Nnx
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.models import cnn
 from fedjax_drag.models.lenet import LeNet
@@ -16,7 +17,7 @@ from fedjax_drag.models.mlp import MLP
 
 
 def torch_round(
-    model: flax_nn.Module,
+    model: flax_nn.Module | nn.Module,
     data: FederatedDataset,
     cohort_size: int,
     local_steps: int,
@@ -28,7 +29,7 @@ def torch_round(
     Images are preprocessed once, before the loop, and a batch is a random index into them. All of it is on one device.
 
     Args:
-      model: the Flax module whose PyTorch counterpart runs.
+      model: what runs, or the Flax module of a workload whose PyTorch counterpart runs.
       data: a partitioned data set.
       cohort_size: S.
       local_steps: U.
@@ -44,7 +45,7 @@ def torch_round(
     lists = [row[:count].astype(np.int64) for row, count in zip(data.rows, data.counts, strict=True)]
     rows = [torch.from_numpy(own).to(device) for own in lists]
     rng = np.random.default_rng(0)
-    net = _counterpart(model).to(device)
+    net: Any = (model if isinstance(model, nn.Module) else _counterpart(model)).to(device)
     theta = [p.detach().clone() for p in net.parameters()]
     loss_fn = nn.CrossEntropyLoss()
 
@@ -95,3 +96,34 @@ def _counterpart(model: flax_nn.Module) -> Any:
         nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10),
     )  # fmt: skip
+
+
+class TorchNetwork(nn.Module):
+    """A network of :mod:`benchmarks.networks`, made for images of a shape ``[H, W, C]``."""
+
+    def __init__(self, network: Network, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.network, self.made = network, nn.ModuleList()
+        network(_Torch(self.made, "made"), torch.zeros(1, shape[2], *shape[:2]))
+
+    def forward(self, x: Any) -> Any:
+        return self.network(_Torch(self.made), x)
+
+
+class _Torch(Nnx):
+    """PyTorch's layers; images have their channels first."""
+
+    space = (2, 3)
+    relu = staticmethod(torch.relu)
+
+    def plain(self, x: Any, features: int, k: int, stride: int = 1, same: bool = False) -> Any:
+        return self.layer(lambda: nn.Conv2d(x.shape[1], features, k, stride, same * (k // 2), bias=not same))(x)
+
+    def dense(self, x: Any, features: int) -> Any:
+        return self.layer(lambda: nn.Linear(x.shape[-1], features))(x)
+
+    def norm(self, x: Any) -> Any:
+        return self.layer(lambda: nn.GroupNorm(GROUPS, x.shape[1]))(x)
+
+    def pool(self, x: Any) -> Any:
+        return nn.functional.max_pool2d(x, 2)

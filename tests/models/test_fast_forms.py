@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import lax
+from jaxprs import products
 
 from fedjax_drag.models.fast_forms import in_fast_forms
 
@@ -89,8 +90,8 @@ def random(params, *leading):
     return jax.tree.map(lambda leaf: rng.normal(0, 0.4, (*leading, *leaf.shape)).astype(np.float32), params)
 
 
-def assert_close(found, wanted):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.abs(b).max()), found, wanted)
+def assert_close(found, wanted, bound=1e-4):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=bound, atol=bound * np.abs(b).max()), found, wanted)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -108,6 +109,40 @@ def test_clients_with_parameters_of_their_own(name):
     params, x = random(params, 4), np.stack([X] * 4)
     gradient = lambda apply: jax.jit(jax.vmap(jax.grad(lambda params, x: (apply(params, x) ** 2).sum())))
     assert_close(gradient(in_fast_forms(apply))(params, x), gradient(apply)(params, x))
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(
+    ("k", "stride", "gap", "pads"),
+    [
+        (3, 2, 1, "SAME"),  # images of 13 x 12: other paddings along each axis
+        (3, 2, 1, ((1, 1), (1, 1))),  # as PyTorch pads
+        (4, 4, 1, "VALID"),  # patches of a vision transformer
+        (1, 2, 1, "VALID"),
+        (3, 1, 2, "SAME"),
+        (7, 2, 1, ((3, 3), (3, 3))),
+        (2, 3, 1, "VALID"),  # pixels that no output sees
+        (5, 3, 1, ((2, 0), (0, 4))),
+        (3, 1, 1, ((2, 0), (0, 1))),
+        (3, 1, 3, ((0, 5), (2, 2))),
+        (2, 1, 4, "VALID"),
+    ],
+)
+def test_strides_gaps_and_paddings(k, stride, gap, pads):
+    """Convolution, bias, ReLU and pooling with channels first; a convolution at stride 1 is all that is left."""
+
+    def apply(params, x):
+        y = lax.conv_general_dilated(x, params["kernel"], (stride, stride), pads, rhs_dilation=(gap, gap))
+        y = jax.nn.relu(y + params["bias"])
+        return lax.reduce_window(y, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+
+    params = random({"kernel": np.zeros((4, 3, k, k)), "bias": np.zeros((4, 1, 1))}, 2)
+    x = np.random.default_rng(2).normal(size=(2, 3, 3, 13, 12)).astype(np.float32)
+    objective = lambda apply: jax.vmap(jax.value_and_grad(lambda params, x: jnp.sin(apply(params, x)).sum(), (0, 1)))
+    fast = objective(in_fast_forms(apply))
+    assert_close(jax.jit(fast)(params, x), jax.jit(objective(apply))(params, x), 1e-5)
+    left = [one.params for one in products(jax.make_jaxpr(fast)(params, x).jaxpr) if "conv" in one.primitive.name]
+    assert {(own["window_strides"], own["rhs_dilation"]) for own in left} <= {((1, 1), (1, 1))}
 
 
 def test_what_is_slow_is_gone_and_what_there_is_no_form_for_stays():

@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
+from safetensors.numpy import save_file
 
 import fedjax_drag as fd
 from fedjax_drag import models
@@ -184,3 +186,23 @@ def test_a_federation_of_adapters_is_a_plain_loop_over_them():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), trained, adapters)
     floats = sum(leaf.size for leaf in jax.tree.leaves(adapters))
     assert result.history["bytes_up"].sum() == 4 * floats * 3
+
+
+def test_pretrained_weights_need_no_adapters(tmp_path):
+    """They are drawn by the seed, as without pretrained weights; a file with some of them lacks the others."""
+    x, y = np.ones((8, 6), np.float32), np.arange(8) % 3
+    fed = fd.data.partition.iid(fd.data.from_arrays(x, y, x, y, normalize="none"), num_clients=2)
+    plain = models.mlp(3, hidden=(5,))
+    pretrained = flatten_dict(random_params(plain, x)["params"], sep="/")
+    save_file(pretrained, tmp_path / "pretrained.safetensors")
+    options = {"num_rounds": 1, "cohort_size": 2, "step_size": 0.1, "local_steps": 1, "batch_size": 2, "seed": 3}
+    options |= {"model": models.lora(plain, rank=2), "data": fed}
+    drawn = fd.simulation.prepare(fd.aggregators.fedavg(), **options).initial_state()
+    path = tmp_path / "pretrained.safetensors"
+    start = fd.simulation.prepare(fd.aggregators.fedavg(), initial_params=path, **options).initial_state()
+    jax.tree.map(np.testing.assert_array_equal, start.params, drawn.params)
+    frozen = {name: leaf for name, leaf in flatten_dict(start.model.frozen, sep="/").items() if leaf is not None}
+    jax.tree.map(np.testing.assert_array_equal, frozen, pretrained)
+    some = {**pretrained, "Dense_0/lora_a": np.ones((6, 2), np.float32)}
+    with pytest.raises(ValueError, match="initial_params: has no Dense_0/lora_b"):
+        fd.simulation.prepare(fd.aggregators.fedavg(), initial_params=some, **options)

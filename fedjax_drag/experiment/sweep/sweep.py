@@ -6,7 +6,7 @@ import types
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 from tqdm import tqdm
@@ -20,7 +20,7 @@ from fedjax_drag.experiment.run import planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import HoldsLock, locked
 from fedjax_drag.experiment.run.saver import import_ahead
-from fedjax_drag.experiment.sweep import choice, outcome_table, sweep_folder
+from fedjax_drag.experiment.sweep import choice, latex, outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.choice import Best
 from fedjax_drag.experiment.sweep.grid import Grid, Point, load_grid
 from fedjax_drag.experiment.sweep.one_program import Member, run_as_one_program
@@ -28,12 +28,17 @@ from fedjax_drag.experiment.sweep.outcome_table import Cell, Table
 from fedjax_drag.experiment.sweep.outcomes import failed, finished, interrupted, outcome, reason
 from fedjax_drag.experiment.sweep.sweep_folder import CELLS, CONFIG
 from fedjax_drag.files import write_text
+from fedjax_drag.simulation import frames
 from fedjax_drag.simulation.cells import likeness
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.program.sampling import probabilities
 from fedjax_drag.simulation.progress import unless_quiet
+from fedjax_drag.simulation.criterion import common
+
+if TYPE_CHECKING:
+    import pandas  # pyright: ignore[reportMissingImports]
 
 CLEARED_AFTER = 10
 """Programs after which compiled ones are freed: some 30 MB each, and what all share is then traced anew."""
@@ -61,6 +66,54 @@ class Sweep(NamedTuple):
     table: Table
     worst_case: dict[str, float]
     best: Best | None = None
+
+    def to_pandas(self, histories: bool = False) -> "pandas.DataFrame":
+        """The results as a table of pandas, with a column for each axis.
+
+        Args:
+          histories: a row for each cell and evaluation, as ``table`` has them; default one for each cell, with its
+            figures at the end, and as ``best_round`` and ``best_<metric>`` those of the evaluation at which the metric
+            by which cells are compared was best.
+
+        Raises:
+          ImportError: pandas is not installed.
+        """
+        whole = frames.frame(self.table)
+        if histories:
+            return whole
+        by, axes = (
+            common([cell for cell in self.cells if cell.status in outcome_table.COMPLETE]),
+            [*self.cells[0].values],
+        )
+        cells = whole.groupby(axes, sort=False, dropna=False)
+        final = cells.tail(1).reset_index(drop=True)
+        values = whole[by.column].to_numpy()
+        places = [rows[by.last_best(values[rows])] for rows in cells.indices.values()]
+        best = whole.loc[places, ["round", by.column]].reset_index(drop=True).add_prefix("best_")
+        return final.join(best)
+
+    def to_latex(
+        self,
+        rows: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        metric: str | None = None,
+        ties: bool = False,
+    ) -> str:
+        """The final figures as a LaTeX table; the document needs the package booktabs.
+
+        An entry is the mean over the seeds and half its 95 % interval (Student's t), in percent where the metric is a
+        share. The best of a column is bold. An asterisk says that cells have failed, diverged or were interrupted.
+
+        Args:
+          rows: axes whose values stand in rows; default those that are no conditions.
+          columns: axes whose values stand in columns; default the others.
+          metric: default that by which cells are compared.
+          ties: whether to underline what differs from the best of its column by no more than the best's interval.
+
+        Raises:
+          ValueError: an axis or the metric is not there, or no cell has come to an end.
+        """
+        return latex.latex(self.cells, rows, columns, metric, ties)
 
 
 @dataclasses.dataclass(frozen=True)

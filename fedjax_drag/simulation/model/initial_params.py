@@ -6,7 +6,8 @@ Arrays are matched by name with the model's own.
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -17,6 +18,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import checks
+from fedjax_drag.models.lora import ADAPTERS
 from fedjax_drag.simulation.devices.processes import checksum
 from fedjax_drag.simulation.model.forms import variables_of
 from fedjax_drag.simulation.model.model import Model, ModelState, Statistics, path_of
@@ -27,8 +29,8 @@ class Start(NamedTuple):
     """What a model starts from.
 
     Attributes:
-      params: the trained parameters.
-      frozen: the others, as in :class:`~fedjax_drag.simulation.model.model.ModelState`.
+      params: the trained parameters; None for one that is drawn.
+      frozen: the others, as in :class:`~fedjax_drag.simulation.model.model.ModelState`; None for one that is drawn.
       statistics: those of the model; None for those that it begins with by itself.
     """
 
@@ -42,7 +44,13 @@ def started(model: Model, key: PRNGKeyArray, start: Start | None) -> tuple[Param
     params, state = model.init(key)
     if start is None:
         return params, state
-    return start.params, ModelState(start.frozen, state.statistics if start.statistics is None else start.statistics)
+    statistics = state.statistics if start.statistics is None else start.statistics
+    return _completed(start.params, params), ModelState(_completed(start.frozen, state.frozen), statistics)
+
+
+def _completed(given: Any, drawn: Any) -> Any:
+    is_none = lambda node: node is None
+    return jax.tree.map(lambda own, other: other if own is None else own, given, drawn, is_leaf=is_none)
 
 
 def fitted(where: str, found: Mapping[str, Any], params: Params, state: ModelState) -> Start:
@@ -51,7 +59,7 @@ def fitted(where: str, found: Mapping[str, Any], params: Params, state: ModelSta
     Args:
       where: what the message of an error begins with.
       found: arrays by :func:`named`. Parameters may be below ``params``, as in the variables of a linen module;
-        statistics are there all or not at all.
+        statistics are there all or not at all, and so are the adapters of :func:`~fedjax_drag.models.lora`.
       params: of the model, arrays or shapes.
       state: of the model.
 
@@ -67,7 +75,9 @@ def fitted(where: str, found: Mapping[str, Any], params: Params, state: ModelSta
         found = {name.removeprefix("params/"): leaf for name, leaf in found.items()}
     without_statistics = not any(name in found for name in own[2])
     needed = own[:2] if without_statistics else own
-    filled = [_arrays_for(where, found, part) for part in needed]
+    adapters = {name for name in wanted if fnmatchcase(name, ADAPTERS)}
+    drawn = adapters if adapters.isdisjoint(found) else set[str]()
+    filled = [_arrays_for(where, found, part, drawn) for part in needed]
     for name in found:
         if name not in wanted:
             raise ValueError(f"{where}: has {name}, which the model has not{_instead(wanted)}")
@@ -90,10 +100,15 @@ def named(tree: Any) -> dict[str, Any]:
     return by_name
 
 
-def _arrays_for(where: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[np.ndarray]:
-    """The arrays ``found`` for the leaves ``wanted``, on the host."""
-    arrays = []
+def _arrays_for(
+    where: str, found: Mapping[str, Any], wanted: Mapping[str, Any], drawn: Set[str]
+) -> list[np.ndarray | None]:
+    """The arrays ``found`` for the leaves ``wanted``, on the host; None for those that are ``drawn``."""
+    arrays: list[np.ndarray | None] = []
     for name, own in wanted.items():
+        if name in drawn:
+            arrays.append(None)
+            continue
         if name not in found:
             raise ValueError(f"{where}: has no {name}; the model has it with shape {own.shape}{_instead(found)}")
         leaf = found[name]
