@@ -35,7 +35,6 @@ from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.program.sampling import probabilities
 from fedjax_drag.simulation.progress import unless_quiet
-from fedjax_drag.simulation.criterion import common
 
 if TYPE_CHECKING:
     import pandas  # pyright: ignore[reportMissingImports]
@@ -81,10 +80,7 @@ class Sweep(NamedTuple):
         whole = frames.frame(self.table)
         if histories:
             return whole
-        by, axes = (
-            common([cell for cell in self.cells if cell.status in outcome_table.COMPLETE]),
-            [*self.cells[0].values],
-        )
+        by, axes = outcome_table.criterion_of(self.cells), list(self.cells[0].values)
         cells = whole.groupby(axes, sort=False, dropna=False)
         final = cells.tail(1).reset_index(drop=True)
         values = whole[by.column].to_numpy()
