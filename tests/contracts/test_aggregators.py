@@ -39,8 +39,9 @@ PER_CLIENT = {
     "cluster",
     "dissimilarity",
     "agreement",
+    "mixture",
 }
-STATE_ONLY = {"iterations", "residual", "num_rejected", "server_step_size"}
+STATE_ONLY = {"iterations", "residual", "num_rejected", "server_step_size", "tilted_loss"}
 
 
 TRACES = collections.Counter()

@@ -293,7 +293,7 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
             client,
             functools.partial(run.model.training_loss, shared.model),
             shared.downlink._replace(own=own.downlink),
-            fetch=functools.partial(_fetch, run, shared, own),
+            fetch=functools.partial(fetch_batch, run, shared, own),
             drawn=Drawn(places, keys),
             step_size=step_size_of(run, shared.round) if own.step_size is None else own.step_size,
             given=PassInput(statistics, rngs, own.kept, own_keys),
@@ -363,7 +363,7 @@ def draw_batches(
     return draw_positions(key, num_examples, run.local_steps, run.batch_length(longest)), None
 
 
-def _fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch:
+def fetch_batch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch:
     """The examples of one mini-batch: augmented, and of a malicious client poisoned."""
     batch = gather(shared.federation.train, own.examples, drawn.places, run.model.preprocess)
     if drawn.augmentation_key is not None:
