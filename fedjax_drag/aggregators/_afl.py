@@ -84,5 +84,5 @@ class afl(WeightedAggregator):
     def after(self, step: Step, state: AflState, *, kept: Kept, **extras: Any) -> tuple[Step, AflState]:
         number = jnp.maximum(kept.valid.sum(), 1)
         ascent = jnp.where(kept.valid, self.gamma * state.mixture.shape[0] / number * extras["start_loss"], 0.0)
-        mixture = projections.projection_simplex(state.mixture.at[extras["client_ids"]].add(ascent))
-        return step, state._replace(mixture=mixture.astype(state.mixture.dtype))
+        moved = state.mixture.at[extras["client_ids"]].add(ascent.astype(state.mixture.dtype))
+        return step, state._replace(mixture=projections.projection_simplex(moved).astype(moved.dtype))

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
-from fedjax_drag.ops.weighted import Clients, WeightedAggregator, Weights
+from fedjax_drag.ops.weighted import Clients, Kept, Step, WeightedAggregator, Weights
 from fedjax_drag.types import Scalar, State
 
 
@@ -31,7 +31,7 @@ class qffl(WeightedAggregator):
       ValueError: if an argument is out of range.
 
     Breakdown point:
-      0: one client moves it anywhere, and further with a loss that it makes up
+      0: with ``q > 0`` one client moves it as far as the largest step goes, or stops it by a long delta
 
     Cost:
       3 passes over the deltas, a forward pass over the examples of the cohort
@@ -56,11 +56,20 @@ class qffl(WeightedAggregator):
         return frozenset({"start_loss"} | ({"step_size"} if self.lipschitz is None else set()))
 
     def weigh(self, clients: Clients, state: State, **extras: Any) -> Weights:
-        del state
-        loss = tree.accurate(extras["start_loss"]) + 1e-10
+        del clients, state
+        power = self.q * jnp.log(tree.accurate(extras["start_loss"]) + _LEAST)
+        return Weights(own=jnp.exp(jnp.clip(power, -_MOST, _MOST)))  # F^q
+
+    def after(self, step: Step, state: State, *, kept: Kept, **extras: Any) -> tuple[Step, State]:
         L = 1 / extras["step_size"] if self.lipschitz is None else self.lipschitz
-        power = jnp.exp(jnp.clip(self.q * jnp.log(loss), -_MOST, _MOST))  # F^q
-        return Weights(own=power, mass=power * (1 + self.q * L * clients.norm**2 / loss))  # both over L
+        share = kept.weights.own * tree.inverse(kept.valid.sum())  # F^q / S
+        # mean h / L = a + r^2; squares of norms need not be representable.
+        a, r = share.sum(), tree.norm(jnp.sqrt(self.q * L * share / (extras["start_loss"] + _LEAST)) * kept.norm)
+        unit = 1 / jnp.maximum(r, 1.0)
+        rest = unit * tree.inverse(a * unit**2 + (r * unit) ** 2)
+        metrics = step.metrics | {"weight": rest * (unit * step.metrics["weight"])}
+        return Step(tree.scale(rest, tree.scale(unit, step.update)), metrics), state
 
 
+_LEAST = 1e-10  # added to losses, as in the authors' code
 _MOST = 60.0  # exp of it, times the number of clients, is representable

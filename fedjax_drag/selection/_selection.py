@@ -1,16 +1,12 @@
 """What a selection is: who of the clients that can be drawn takes part in a round."""
-# Fields of FunctionSelection stand in the place of methods.
-# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from fedjax_drag import checks
 from fedjax_drag.kinds import Kind
-from fedjax_drag.naming import name_of
 from fedjax_drag.types import Part
 from fedjax_drag.types._part import undefined
 
@@ -97,73 +93,16 @@ class Observed(NamedTuple):
     train_loss: Float[Array, " clients"] | None = None
 
 
-@runtime_checkable
-class SelectFn(Protocol):
-    """``select`` of a selection."""
-
-    def __call__(self, key: PRNGKeyArray, memory: Memory, candidates: Candidates, cohort_size: int, /) -> Selected:
-        """Draws a cohort; pure and jittable.
-
-        Args:
-          key: of this round.
-          memory: from ``init`` or the round before.
-          candidates: who can be drawn.
-          cohort_size: S.
-        """
-        ...
-
-
-@runtime_checkable
-class StartFn(Protocol):
-    """``init`` of a selection."""
-
-    def __call__(self, num_clients: int, /) -> Memory:
-        """The memory before the first round.
-
-        Args:
-          num_clients: M.
-        """
-        ...
-
-
-@runtime_checkable
-class ObserveFn(Protocol):
-    """``observe`` of a selection."""
-
-    def __call__(self, memory: Memory, observed: Observed, /) -> Memory:
-        """The memory after a round, of the same structure, shapes and dtypes; pure and jittable.
-
-        Args:
-          memory: from ``init`` or the round before.
-          observed: what the round has shown.
-        """
-        ...
-
-
 class Selection(Part):
     """Who takes part in a round.
 
-    A selection is a subclass with ``select``, and what else it needs. ``Selection(select, init, observe)`` makes one of
-    functions, see :class:`FunctionSelection`. What it keeps is part of the run's state.
+    A selection is a subclass with ``select``, and what else it needs. All methods are pure and jittable, and what it
+    keeps is part of the run's state.
 
     Attributes:
       needs: what it asks of single clients, of :data:`KNOWLEDGE`.
       repeats: whether a client may be in a cohort twice.
     """
-
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            select: SelectFn,
-            init: StartFn | None = None,
-            observe: ObserveFn | None = None,
-            needs: frozenset[str] = frozenset(),
-            repeats: bool = False,
-        ) -> None: ...
-
-    def __new__(cls, *_: Any, **__: Any) -> Any:
-        return object.__new__(FunctionSelection if cls is Selection else cls)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -178,61 +117,31 @@ class Selection(Part):
         del num_clients, cohort_size
 
     def init(self, num_clients: int) -> Memory:
-        """The memory before the first round, by default none; see :class:`StartFn`."""
+        """The memory before the first round, for M clients; by default none."""
         del num_clients
         return ()
 
     def select(self, key: PRNGKeyArray, memory: Memory, candidates: Candidates, cohort_size: int) -> Selected:
-        """Draws a cohort; see :class:`SelectFn`."""
+        """Draws a cohort.
+
+        Args:
+          key: of this round.
+          memory: from ``init`` or the round before.
+          candidates: who can be drawn.
+          cohort_size: S.
+        """
         raise undefined(self, "select")
 
     def observe(self, memory: Memory, observed: Observed) -> Memory:
-        """The memory after a round, by default as before; see :class:`ObserveFn`."""
+        """The memory after a round, of the same structure, shapes and dtypes; by default as before.
+
+        Args:
+          memory: from ``init`` or the round before.
+          observed: what the round has shown.
+        """
         del observed
         return memory
 
-
-class FunctionSelection(Selection):
-    """A selection of functions, which are compared by identity; ``Selection(...)`` makes one.
-
-    Attributes:
-      select: see :class:`SelectFn`.
-      init: see :class:`StartFn`; None for no memory.
-      observe: see :class:`ObserveFn`; None to keep the memory as it is.
-      needs: as of :class:`Selection`.
-      repeats: as of :class:`Selection`.
-    """
-
-    select: SelectFn
-    init: StartFn | None = None
-    observe: ObserveFn | None = None
-    needs: frozenset[str] = frozenset()
-    repeats: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("init", "observe"):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, getattr(_NOTHING_KEPT, name))
-
-    def check(self) -> None:
-        for name in sorted(self.needs):
-            checks.one_of("needs", name, KNOWLEDGE)
-
-    def __repr__(self) -> str:
-        return f"Selection({self.name})"
-
-    @property
-    def name(self) -> str:
-        """The name of the function that made it."""
-        return name_of(self.select)
-
-
-class _NothingKept(Selection):
-    """The defaults of a selection of functions."""
-
-
-_NOTHING_KEPT = _NothingKept()
 
 SELECTION = Kind(Selection, "a selection, such as fd.selection.power_of_choice(d=20)", ("selection",))
 

@@ -405,6 +405,10 @@ SHORT = {
 MOVED_BY_ONE = {
     "fedavg",
     "fedavg-examples",
+    "fedavg-unbiased",
+    "qffl",
+    "term",
+    "afl",
     "drag",
     "drag-angle",
     "br_drag-oracle",

@@ -12,7 +12,7 @@ from reference.numpy_fair import Arms, oort_plan
 from scipy import stats
 
 from fedjax_drag import selection
-from fedjax_drag.selection import Candidates, Observed, Selected, StartLoss
+from fedjax_drag.selection import Candidates, Observed, StartLoss
 from fedjax_drag.selection._uniform import draw_uniformly
 
 EXAMPLES = np.array([1, 2, 3, 5, 8, 13], np.int32)
@@ -266,22 +266,9 @@ def test_a_million_clients_are_not_sorted(one):
         (lambda: selection.oort(least_exploration=-1), "least_exploration=-1"),
         (lambda: selection.oort(cutoff=0), "cutoff=0"),
         (lambda: selection.oort(clip=0), "clip=0"),
-        (lambda: selection.Selection(lambda *_: None, needs=frozenset({"loss"})), "needs='loss': must be one of"),
         (lambda: selection.Selection.select(selection.uniform(), None, None, None, 2), "uniform: must define select"),
     ],
 )
 def test_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_a_selection_of_functions_is_a_value():
-    def first(key, memory, candidates, cohort_size):
-        return Selected(jnp.arange(cohort_size))
-
-    one, other = selection.Selection(first), selection.Selection(first)
-    assert one == other
-    assert repr(one).startswith("Selection(test_")
-    assert one.init(6) == ()
-    assert one.observe((), None) == ()
-    assert functools.partial(one.select, None, (), None)(3).client_ids.tolist() == [0, 1, 2]

@@ -88,12 +88,7 @@ KINDS = (
         others=("Compressor", "error_feedback"),
     ),
     ComponentKind(
-        ("selection",),
-        "selections",
-        (Selection,),
-        modules=("selection",),
-        optional=True,
-        others=("Selection",),
+        ("selection",), "selections", (Selection,), modules=("selection",), optional=True, others=("Selection",)
     ),
     ComponentKind(("data",), "datasets", (FederatedDataset,), modules=(), supplied=("name",)),
     ComponentKind(

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from fedjax_drag import checks, kinds, per_client, tree
+from fedjax_drag import checks, kinds, tree
 from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
@@ -23,11 +23,9 @@ from fedjax_drag.models.lstm import LSTM
 from fedjax_drag.models.mlp import MLP
 from fedjax_drag.models.modes import module_of
 from fedjax_drag.models.resnet import ResNet18
-from fedjax_drag.selection import Candidates, Observed, Selection, StartLoss
-from fedjax_drag.selection._selection import KNOWLEDGE as KNOWLEDGE_OF_CLIENTS
+from fedjax_drag.selection import Selection
 from fedjax_drag.simulation.model.forms import LinenForm
 from fedjax_drag.simulation.model.model import IN_TRAINING, Model, ModelState, Statistics, model_name, path_of
-from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.program.programs import first_downlink
 from fedjax_drag.simulation.run import Run
@@ -193,49 +191,6 @@ def check_method(algorithm: Algorithm, num_clients: int, cohort_size: int, param
             raise ValueError(f"eligible of the method: returns {difference}")
     if algorithm.output is not None:
         _check_params("output of the method", jax.eval_shape(algorithm.output, params, state), params)
-
-
-def check_selection(run: Run) -> None:
-    """Refuses a selection that does not go with the method, or returns what is no cohort.
-
-    Raises:
-      ValueError: one line that says what is allowed.
-    """
-    selection, name, size = run.selection, f"selection={run.selection.name}", (run.cohort_size,)
-    for need in sorted(selection.needs):
-        checks.one_of(f"{name}: needs", need, KNOWLEDGE_OF_CLIENTS)
-    federation, ids = jax.ShapeDtypeStruct((run.num_clients,), jnp.int32), jax.ShapeDtypeStruct(size, jnp.int32)
-
-    def play(examples: jax.Array) -> tuple[Any, Any, Any]:
-        losses = lambda client_ids, batch_size=None: jnp.zeros(client_ids.shape)
-        before = selection.init(run.num_clients)
-        candidates = Candidates(examples, jnp.ones(examples.shape, bool), jnp.int32(0), losses)
-        found = selection.select(jax.random.key(0), before, candidates, run.cohort_size)
-        here, there = jnp.ones(size, bool), jnp.zeros(size)
-        seen = Observed(found.client_ids, here, here, jnp.zeros(size, jnp.int32), jnp.int32(0))
-        seen = seen._replace(start_loss=StartLoss(there, there), train_loss=there)
-        return found, before, selection.observe(before, seen)
-
-    with checks.explained(name, "return a fedjax_drag.selection.Selected, and a memory after a round as before"):
-        found, before, after = jax.eval_shape(play, federation)
-    if difference := tree.mismatch(found.client_ids, ids):
-        raise ValueError(f"{name}: select returns client_ids {difference}")
-    if difference := tree.mismatch(after, before):
-        raise ValueError(f"{name}: observe returns {difference}")
-    if "selection_weight" in run.algorithm.needs and found.weight is None:
-        allowed = "must be one whose weights are known, such as uniform or weighted"
-        raise ValueError(f"{name}: {run.algorithm.name} needs weights that make a sum unbiased; {allowed}")
-    if selection.needs and run.algorithm.guarantee is not None:
-        allowed = "must ask nothing of them under differential privacy, as weighted"
-        raise ValueError(f"{name}: asks clients for their losses, which they would send without noise; {allowed}")
-    if selection.repeats and ("client_ids" in run.algorithm.needs or _keeps_rows(run)):
-        allowed = "must draw without replacement"
-        raise ValueError(f"{name}: a client can be in a cohort twice, and the run keeps something of each; {allowed}")
-
-
-def _keeps_rows(run: Run) -> bool:
-    """Whether something is kept of every client."""
-    return bool(per_client.found_in(jax.eval_shape(programs.start, run, jax.random.key(0))))
 
 
 def _check_downlink(downlink: Any, cohort_size: int, params: Params) -> None:

@@ -40,12 +40,12 @@ from fedjax_drag.simulation.planning.compatibility import (
     check_model,
     check_objective,
     check_secure_aggregation,
-    check_selection,
     check_sign,
     check_tokens,
     refusing_tokens,
 )
 from fedjax_drag.simulation.planning.outline import by_shape
+from fedjax_drag.simulation.planning.selecting import check_selection
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.program.federation import Federation, choose_root

@@ -129,21 +129,49 @@ def test_rows_in_host_memory_are_those_of_the_cohort(settings):
 
 
 def test_a_selection_of_ones_own_and_unbiased_weights(settings):
-    def evens(key, memory, candidates, cohort_size):
-        del key
-        ids = 2 * jnp.arange(cohort_size, dtype=jnp.int32)
-        return selection.Selected(ids, candidates.num_examples[ids] / (1.0 + memory))
 
-    own = selection.Selection(evens, lambda num_clients: jnp.zeros(()), lambda memory, observed: memory + 1)
-    result = fd.simulate(fd.aggregators.fedavg("unbiased"), **settings(selection=own, eval_every=1, num_rounds=2))
+    class evens(selection.Selection):
+        def init(self, num_clients):
+            return jnp.zeros(())
+
+        def select(self, key, memory, candidates, cohort_size):
+            ids = 2 * jnp.arange(cohort_size, dtype=jnp.int32)
+            return selection.Selected(ids, candidates.num_examples[ids] / (1.0 + memory))
+
+        def observe(self, memory, observed):
+            return memory + 1
+
+    result = fd.simulate(fd.aggregators.fedavg("unbiased"), **settings(selection=evens(), eval_every=1, num_rounds=2))
     np.testing.assert_array_equal(result.history["client_ids"], np.tile([0, 2, 4, 6, 8], (2, 1)))
     assert float(result.state.selection) == 2
     counts = settings()["data"].counts[[0, 2, 4, 6, 8]]
     np.testing.assert_allclose(result.history["weight"], [counts / 5, counts / 10], rtol=1e-6)
 
 
-def returning(made):
-    return selection.Selection(lambda *given: made(*given))
+class mistaken(selection.Selection):
+    """Selects what it is given, or asks for losses without saying so."""
+
+    ids: tuple = ()
+    bare: bool = False
+    asks: bool = False
+    needed: str | None = None
+    forgets: bool = False
+
+    @property
+    def needs(self):
+        return frozenset({self.needed} - {None})
+
+    def init(self, num_clients):
+        return jnp.zeros(2)
+
+    def select(self, key, memory, candidates, cohort_size):
+        ids = jnp.asarray(self.ids, jnp.int32)
+        if self.asks:
+            candidates.losses(ids)
+        return ids if self.bare else selection.Selected(ids)
+
+    def observe(self, memory, observed):
+        return jnp.zeros(3) if self.forgets else memory
 
 
 POW = selection.power_of_choice(d=8)
@@ -168,12 +196,15 @@ DP = fd.privacy.central_dp(RULE, clip=1.0, noise_multiplier=1.0)
         (RULE, {"selection": POW, "secure_aggregation": True}, "selection power_of_choice compares clients"),
         (fd.aggregators.afl(), {"secure_aggregation": True}, "afl needs the loss of each client"),
         (DP, {"selection": POW}, "power_of_choice: asks clients for their losses, which they would send without noise"),
-        (RULE, {"selection": returning(lambda *_: jnp.arange(5))}, "must return a fedjax_drag.selection.Selected"),
+        (RULE, {"selection": mistaken(range(5), bare=True)}, "must name.* and return a fedjax_drag.selection.Selected"),
+        (RULE, {"selection": mistaken(range(5), asks=True)}, "must name in needs what it asks"),
         (
             RULE,
-            {"selection": returning(lambda *_: selection.Selected(jnp.arange(4)))},
-            r"select returns client_ids .*\(4,\)",
+            {"selection": mistaken(range(5), needed="loss")},
+            "needs='loss': must be one of candidate_losses, start",
         ),
+        (RULE, {"selection": mistaken(range(5), forgets=True)}, r"observe returns .*\(3,\)"),
+        (RULE, {"selection": mistaken(range(4))}, r"select returns client_ids .*\(4,\)"),
     ],
 )
 def test_refused(refused, rule, changes, message):
