@@ -37,6 +37,7 @@ PLACES = {
     "attack": ("attacks",),
     "compression": ("compression",),
     "downlink_compression": ("compression",),
+    "selection": ("selection",),
     "optimizer": ("reference", "experiment"),
     "schedule": ("experiment",),
 }

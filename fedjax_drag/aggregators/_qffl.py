@@ -64,7 +64,8 @@ class qffl(WeightedAggregator):
         L = 1 / extras["step_size"] if self.lipschitz is None else self.lipschitz
         share = kept.weights.own * tree.inverse(kept.valid.sum())  # F^q / S
         # mean h / L = a + r^2; squares of norms need not be representable.
-        a, r = share.sum(), tree.norm(jnp.sqrt(self.q * L * share / (extras["start_loss"] + _LEAST)) * kept.norm)
+        part = jnp.sqrt(self.q * L * share / (extras["start_loss"] + _LEAST)) * kept.norm
+        a, r = share.sum(), tree.norm(jnp.where(kept.valid, part, 0.0))
         unit = 1 / jnp.maximum(r, 1.0)
         rest = unit * tree.inverse(a * unit**2 + (r * unit) ** 2)
         metrics = step.metrics | {"weight": rest * (unit * step.metrics["weight"])}

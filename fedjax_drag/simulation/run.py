@@ -29,8 +29,8 @@ PRECISIONS = ("default", "float32", "tensorfloat32", "bfloat16")
 class Run(Part):
     """All that decides what a run computes, apart from its data and its seed.
 
-    Its parts and their numbers are inputs of the compiled programs; from ``num_clients`` on all is static. Two runs
-    share programs exactly if their ``jax.tree.structure``, and the shapes of their data, are equal.
+    Its parts and their numbers are inputs of the compiled programs; from ``num_clients`` on all but the selection is
+    static. Two runs share programs exactly if their ``jax.tree.structure``, and the shapes of their data, are equal.
 
     Attributes:
       algorithm: the method.
