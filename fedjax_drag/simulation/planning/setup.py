@@ -103,12 +103,12 @@ def spent_by(settings: Settings) -> Spent:
     guarantee = settings.algorithm.guarantee
     if guarantee is None or guarantee.delta is None:
         return lambda rounds: {}
-    accountant.check_installed(f"delta={guarantee.delta:g}")
     if not isinstance(settings.selected_by, uniform) and not guarantee.local:
         raise ValueError(
             f"delta={guarantee.delta:g}: epsilon is known where clients are drawn uniformly; must have no selection, "
             f"or no delta, with selection={settings.selected_by.name}"
         )
+    accountant.check_installed(f"delta={guarantee.delta:g}")
     delta, sampling = guarantee.delta, _sampling(settings, guarantee)
     noise_multiplier = float(guarantee.noise_multiplier)
     return lambda rounds: {"epsilon": accountant.epsilon(noise_multiplier, delta, rounds, sampling)}

@@ -195,6 +195,11 @@ DP = fd.privacy.central_dp(RULE, clip=1.0, noise_multiplier=1.0)
         (fd.aggregators.afl(), {"selection": TWICE}, "a client can be in a cohort twice"),
         (RULE, {"selection": POW, "secure_aggregation": True}, "selection power_of_choice compares clients"),
         (fd.aggregators.afl(), {"secure_aggregation": True}, "afl needs the loss of each client"),
+        (
+            fd.privacy.central_dp(RULE, clip=1.0, noise_multiplier=1.0, delta=1e-5),
+            {"selection": selection.weighted()},
+            "delta=1e-05: epsilon is known where clients are drawn uniformly; .* selection=weighted",
+        ),
         (DP, {"selection": POW}, "power_of_choice: asks clients for their losses, which they would send without noise"),
         (RULE, {"selection": mistaken(range(5), bare=True)}, "must name.* and return a fedjax_drag.selection.Selected"),
         (RULE, {"selection": mistaken(range(5), asks=True)}, "must name in needs what it asks"),
