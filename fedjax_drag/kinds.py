@@ -28,6 +28,7 @@ _BUILDERS = (
     "losses",
     "models",
     "privacy",
+    "selection",
     "server_optimizers",
 )
 """Modules of the package whose functions make the objects that arguments take."""

@@ -86,10 +86,18 @@ def falling(round):
 ROOT = frozenset({"root_delta"})
 IDS = frozenset({"client_ids"})
 KEY = frozenset({"key"})
+LOSS = frozenset({"start_loss"})
 
 AGGREGATORS = [
     Case("fedavg", aggregators.fedavg),
     Case("fedavg-examples", aggregators.fedavg, {"weighting": "examples"}, requires=frozenset({"num_examples"})),
+    Case(
+        "fedavg-unbiased",
+        aggregators.fedavg,
+        {"weighting": "unbiased"},
+        requires=frozenset({"selection_weight"}),
+        consensus=False,
+    ),
     Case("drag", aggregators.drag, {"c": 0.25, "alpha": 0.25}, {"c": (0.0, 0.25, 1.0), "alpha": (0.0, 0.5, 1.0)}),
     Case("drag-angle", aggregators.drag, {"c": 0.5, "alpha": 0.6, "divergence": "angle"}, {"c": (0.1, 0.5, 1.0)}),
     Case("br_drag", aggregators.br_drag, {"c": 0.5}, {"c": (0.0, 0.5, 1.0)}, ROOT, consensus=False),
@@ -142,6 +150,16 @@ AGGREGATORS = [
     ),
     Case("arc-median", aggregators.arc, {"aggregator": aggregators.median(), "num_byzantine": 2}, smallest=3),
     Case("fedexp", aggregators.fedexp, {"eps": 1e-3}, {"eps": (1e-3, 1.0)}),
+    Case("qffl", aggregators.qffl, {"q": 1.0}, {"q": (0.0, 1.0, 5.0)}, LOSS | {"step_size"}, consensus=False),
+    Case("term", aggregators.term, {"t": 1.0}, {"t": (-1.0, 0.0, 5.0)}, LOSS),
+    Case(
+        "afl",
+        aggregators.afl,
+        {"gamma": 0.1, "num_clients": NUM_CLIENTS},
+        {"gamma": (0.0, 0.1, 1.0)},
+        LOSS | IDS,
+        consensus=False,
+    ),
     Case("norm_clipping", aggregators.norm_clipping, {"max_norm": 2.0}, {"max_norm": (0.1, 2.0, 1e3)}, consensus=False),
     Case(
         "centered_clipping",
@@ -347,6 +365,9 @@ def extras(cohort: int, round: int = 0, seed: int = 0) -> dict[str, Any]:
         "num_examples": jnp.asarray(rng.integers(1, 90, cohort), jnp.int32),
         "dissimilarity": jnp.asarray(rng.uniform(size=cohort), jnp.float32),
         "malicious": jnp.arange(cohort) % 3 == 1,
+        "start_loss": jnp.asarray(rng.uniform(0.1, 3.0, cohort), jnp.float32),
+        "selection_weight": jnp.asarray(rng.uniform(0.5, 2.0, cohort), jnp.float32),
+        "step_size": jnp.asarray(0.1, jnp.float32),
     }
 
 

@@ -8,10 +8,14 @@ import jax
 
 def products(jaxpr: Any) -> Iterator[Any]:
     """The matrix products and convolutions of a program, and of those inside it, as equations."""
+    return (one for one in equations(jaxpr) if one.primitive.name in ("dot_general", "conv_general_dilated"))
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a program, and of those inside it."""
     for equation in jaxpr.eqns:
-        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
-            yield equation
+        yield equation
         for parameter in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda p: hasattr(p, "eqns")):
             inner = getattr(parameter, "jaxpr", parameter)
             if hasattr(inner, "eqns"):
-                yield from products(inner)
+                yield from equations(inner)

@@ -156,6 +156,13 @@ PARTS = (
     ),
     Mistake("name of an attack", 'run(attack="alie")', "attack='alie'", "write fd.attacks.alie(...)"),
     Mistake("attack not called", "run(attack=fd.attacks.alie)", "attack=", "call it, fd.attacks.alie("),
+    Mistake("name of a selection", 'run(selection="oort")', "selection='oort'", "write fd.selection.oort(...)"),
+    Mistake(
+        "fewer candidates than a cohort",
+        "run(selection=fd.selection.power_of_choice(d=2))",
+        "power_of_choice: d=2",
+        "from cohort_size to the number of clients",
+    ),
     Mistake("name of a compressor", 'run(compression="sign")', "compression='sign'", "write fd.compression.sign(...)"),
     Mistake(
         "compressor whose errors add up",

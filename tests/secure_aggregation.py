@@ -16,6 +16,8 @@ from fedjax_drag.types import Aggregator
 CONTRIBUTIONS = {
     "fedavg": "`p_m g_m`",
     "fedexp": "`g_m`, `‖g_m‖²`",
+    "qffl": "`F_m^q g_m`, `F_m^q + q F_m^(q-1) L ‖g_m‖²`",
+    "term": "`e^(t F_m) g_m`, `e^(t F_m)`",
     "drag": "`(1 - λ_m) g_m`, `λ_m ‖g_m‖`; before the first update also `g_m`, in a pass of its own",
     "br_drag": "`(1 - λ_m) ‖r‖ g_m / ‖g_m‖`, `λ_m`",
     "fltrust": "`TS_m ‖r‖ g_m / ‖g_m‖`, `TS_m`",

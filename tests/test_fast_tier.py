@@ -38,6 +38,7 @@ PLACES = {
     "attack": ("attacks",),
     "compression": ("compression",),
     "downlink_compression": ("compression",),
+    "selection": ("selection",),
     "optimizer": ("reference", "experiment"),
     "schedule": ("experiment",),
 }

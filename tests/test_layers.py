@@ -23,6 +23,7 @@ LAYERS = {
     "fedjax_drag.data": 2,
     "fedjax_drag.models": 2,
     "fedjax_drag.privacy": 2,
+    "fedjax_drag.selection": 2,
     "fedjax_drag.algorithms": 3,
     "fedjax_drag.testing": 3,
     "fedjax_drag.simulation.devices": 4,

@@ -12,6 +12,9 @@ METHODS = {
     "geometric_median": fd.aggregators.geometric_median(),
     "median": fd.aggregators.median(),
     "krum": fd.aggregators.krum(num_byzantine=2),
+    "qffl": fd.aggregators.qffl(q=0.2),
+    "term": fd.aggregators.term(t=1.0),
+    "afl": fd.aggregators.afl(gamma=0.01),
     "fedprox": fd.algorithms.from_aggregator(fd.aggregators.fedavg(), client=fd.clients.fedprox(mu=0.2)),
     "scaffold": fd.algorithms.scaffold(20),
     "scaffold-median": fd.algorithms.scaffold(20, aggregator=fd.aggregators.median()),
@@ -45,6 +48,16 @@ def test_a_method_learns(train, name):
     result = train(METHODS[name])
     assert result.history["test_accuracy"][-1] > 0.85
     assert result.history["train_loss"][-1] < result.history["train_loss"][0]
+
+
+@pytest.mark.slow
+def test_the_worst_clients_gain_where_those_with_much_loss_are_asked_more_often(train):
+    data = fd.data.partition.dirichlet(fd.data.load("digits"), num_clients=40, beta=0.1, seed=0)
+    changes = {"data": data, "step_size": 0.1, "evaluate_clients": True}
+    uniform = train(fd.aggregators.fedavg(), **changes).history
+    asked = train(fd.aggregators.fedavg(), selection=fd.selection.oort(), **changes).history
+    assert asked["client_accuracy_worst_tenth"][-1] > uniform["client_accuracy_worst_tenth"][-1] + 0.05
+    assert asked["client_accuracy_std"][-1] < uniform["client_accuracy_std"][-1]
 
 
 @pytest.mark.slow

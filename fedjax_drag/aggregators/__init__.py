@@ -3,6 +3,7 @@
 Every builder returns an :class:`~fedjax_drag.types.Aggregator`; see there for the contract and the extras.
 """
 
+from fedjax_drag.aggregators._afl import afl
 from fedjax_drag.aggregators._arc import arc
 from fedjax_drag.aggregators._autogm import autogm
 from fedjax_drag.aggregators._br_drag import br_drag
@@ -32,6 +33,7 @@ from fedjax_drag.aggregators._monna import monna
 from fedjax_drag.aggregators._multi_krum import multi_krum
 from fedjax_drag.aggregators._nnm import nnm
 from fedjax_drag.aggregators._norm_clipping import norm_clipping
+from fedjax_drag.aggregators._qffl import qffl
 from fedjax_drag.aggregators._raga import raga
 from fedjax_drag.aggregators._rescaled_mean import rescaled_mean
 from fedjax_drag.aggregators._rfa import rfa
@@ -39,6 +41,7 @@ from fedjax_drag.aggregators._root_only import root_only
 from fedjax_drag.aggregators._signguard import signguard
 from fedjax_drag.aggregators._signsgd_majority import signsgd_majority
 from fedjax_drag.aggregators._smea import smea
+from fedjax_drag.aggregators._term import term
 from fedjax_drag.aggregators._trimmed_mean import trimmed_mean
 
 # Not rules, but what a new rule is made with.
@@ -60,6 +63,9 @@ from fedjax_drag.ops.weighted import weighted_rule as weighted_rule
 __all__ = [  # noqa: RUF022 - the order of lists
     "fedavg",
     "fedexp",
+    "qffl",
+    "term",
+    "afl",
     "drag",
     "br_drag",
     "fltrust",

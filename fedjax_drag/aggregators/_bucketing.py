@@ -9,13 +9,17 @@ from fedjax_drag import checks, tree
 from fedjax_drag.ops.rules import Moved, WrappingAggregator, wrapped
 from fedjax_drag.types import Deltas, Params, State
 
+_OF_CLIENTS = frozenset({"client_ids", "malicious", "start_loss", "selection_weight"})
+"""Extras that a bucket does not have."""
+
 
 class bucketing(WrappingAggregator):
     """Puts the clients at random into buckets of s, and gives another rule the means of the buckets.
 
     Args:
       aggregator: the rule that gets ``ceil(S / s)`` means; its own arguments, such as a number of malicious clients,
-        refer to buckets. It must not need ``client_ids`` or ``malicious``, which a bucket does not have.
+        refer to buckets. It must not need ``client_ids``, ``malicious``, ``start_loss`` or
+        ``selection_weight``, which a bucket does not have.
       bucket_size: s, at least 1; with 1 only the order of the clients changes.
 
     Returns:
@@ -45,7 +49,7 @@ class bucketing(WrappingAggregator):
     def check(self) -> None:
         super().check()
         checks.count("bucket_size", self.bucket_size, 1)
-        for name in sorted(self.aggregator.needs & {"client_ids", "malicious"}):
+        for name in sorted(self.aggregator.needs & _OF_CLIENTS):
             needs = sorted(self.aggregator.needs)
             raise ValueError(f"aggregator with needs={needs}: must not need {name}, as a bucket is not a client")
 
@@ -62,7 +66,7 @@ class bucketing(WrappingAggregator):
         member = (place // self.bucket_size == jnp.arange(-(-len(valid) // self.bucket_size))[:, None]) & valid
         share = jax.vmap(tree.uniform_weights)(member)
         # A bucket is no client, and an explicit number counts spoilt buckets.
-        dropped = {"client_ids", "malicious", "num_byzantine"} - self.aggregator.needs
+        dropped = (_OF_CLIENTS | {"num_byzantine"}) - self.aggregator.needs
         inner_extras = {name: value for name, value in extras.items() if name not in dropped}
         if "num_examples" in inner_extras:
             inner_extras["num_examples"] = jnp.where(member, inner_extras["num_examples"], 0).sum(1)

@@ -11,6 +11,13 @@ from fedjax_drag.ops.weighted import Clients, Step, WeightedAggregator, Weights
 from fedjax_drag.types import Optimizer, Params
 from fedjax_drag.types._part import as_part, value_of
 
+_NEEDS = {
+    "uniform": frozenset(),
+    "examples": frozenset({"num_examples"}),
+    "unbiased": frozenset({"selection_weight"}),
+}
+"""Ways to weigh, and the extras that each needs."""
+
 
 class FedAvgState(NamedTuple):
     """State of :func:`fedavg`: the server optimiser's state, ``()`` without one."""
@@ -23,8 +30,10 @@ class fedavg(WeightedAggregator):
     """Averages the deltas: ``theta += sum_m p_m g_m``.
 
     Args:
-      weighting: ``"uniform"`` (``p_m = 1/S``) or ``"examples"`` (``p_m`` proportional to the client's
-        number of training examples; needs the extra ``num_examples``).
+      weighting: ``"uniform"`` (``p_m = 1/S``); ``"examples"`` (``p_m`` proportional to the client's number of training
+        examples; needs the extra ``num_examples``); or ``"unbiased"``: the weights of the run's selection with which
+        the expected update is that of all clients that can be drawn, weighted by examples (needs the extra
+        ``selection_weight``). They add up to 1 on the average only.
       server_optimizer: an optax transformation applied to the pseudo-gradient ``-sum_m p_m g_m``. FedAvgM, FedAdam,
         FedYogi and FedAdagrad are in :mod:`fedjax_drag.server_optimizers`; ``optax.adam``, ``optax.yogi`` and
         ``optax.adagrad`` differ from the last three in where the moments start, how that is corrected, and where
@@ -61,7 +70,7 @@ class fedavg(WeightedAggregator):
         object.__setattr__(self, "server_optimizer", as_part(self.server_optimizer))
 
     def check(self) -> None:
-        checks.one_of("weighting", self.weighting, ("uniform", "examples"))
+        checks.one_of("weighting", self.weighting, tuple(_NEEDS))
         if self.server_optimizer is not None:
             kinds.OPTIMIZER.check("server_optimizer", value_of(self.server_optimizer))
 
@@ -71,7 +80,7 @@ class fedavg(WeightedAggregator):
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"num_examples"} if self.weighting == "examples" else ())
+        return _NEEDS[self.weighting]
 
     @property
     def of_mean(self) -> bool:
@@ -81,6 +90,8 @@ class fedavg(WeightedAggregator):
         del clients, state
         if self.weighting == "uniform":
             return Weights(own=1.0)
+        if self.weighting == "unbiased":
+            return Weights(own=tree.accurate(extras["selection_weight"]))
         number = tree.accurate(extras["num_examples"])
         return Weights(own=number, mass=number)
 

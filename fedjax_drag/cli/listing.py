@@ -15,6 +15,7 @@ KINDS = (
     "privacy",
     "attacks",
     "compressors",
+    "selections",
     "datasets",
     "partitions",
     "models",

@@ -112,6 +112,9 @@ def apply_screened(
 MEANING = {
     "client_ids": "integers [S]",
     "num_examples": "how many examples each client has, [S]",
+    "start_loss": "the loss of each client's examples where its local pass starts, [S]",
+    "step_size": "the step size of local steps",
+    "selection_weight": "weights that make the mean over the cohort unbiased, [S]",
     "round": "the index of the round, from 0",
     "key": "a random key, such as jax.random.key(0)",
     "root_delta": "the delta of a local pass over the server's own data, like params",

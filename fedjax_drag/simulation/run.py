@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag.compression import Compressor
+from fedjax_drag.selection import Selection, StartLoss, uniform
 from fedjax_drag.simulation.model.model import NO_STATISTICS, Model, ModelState, Statistics
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import Federation
@@ -28,8 +29,8 @@ PRECISIONS = ("default", "float32", "tensorfloat32", "bfloat16")
 class Run(Part):
     """All that decides what a run computes, apart from its data and its seed.
 
-    Its parts and their numbers are inputs of the compiled programs; from ``num_clients`` on all is static. Two runs
-    share programs exactly if their ``jax.tree.structure``, and the shapes of their data, are equal.
+    Its parts and their numbers are inputs of the compiled programs; from ``num_clients`` on all but the selection is
+    static. Two runs share programs exactly if their ``jax.tree.structure``, and the shapes of their data, are equal.
 
     Attributes:
       algorithm: the method.
@@ -65,6 +66,7 @@ class Run(Part):
       shard_data: whether the devices of ``mesh`` divide the training examples among them.
       diagnostics: whether to report metrics of single clients; what is not reported is not computed.
       matmul_precision: of products in local passes, one of :data:`PRECISIONS`.
+      selection: who of the clients that can be drawn takes part in a round.
     """
 
     algorithm: Algorithm
@@ -97,6 +99,7 @@ class Run(Part):
     shard_data: bool = False
     diagnostics: bool = True
     matmul_precision: str = PRECISIONS[0]
+    selection: Selection = uniform()
 
     def batch_length(self, longest: int) -> int:
         """Examples in a mini-batch, padding included, where lists of examples have ``longest`` entries."""
@@ -142,6 +145,7 @@ class RunState(NamedTuple):
       model: the model's frozen parameters and its statistics on the server.
       clients: what the engine keeps for every client.
       received: what clients have of the server's broadcasts, where these are compressed; else ``()``.
+      selection: what the selection keeps; ``()`` for nothing.
     """
 
     params: Params
@@ -151,6 +155,7 @@ class RunState(NamedTuple):
     model: ModelState = ModelState()
     clients: ClientRows = NOTHING_KEPT
     received: Any = ()
+    selection: Any = ()
 
 
 class RoundInput(NamedTuple):
@@ -228,6 +233,7 @@ class Cohort(NamedTuple):
       drawn: who works in this round, ``[S]`` bool; None where all do.
       present: who would answer if the method let them, ``[S]`` bool; None where all would.
       received: what clients have of the server's broadcasts, that of this round included; see :class:`RunState`.
+      start_loss: where the local passes start, ``[S]``; None unless the method or the selection needs it.
     """
 
     shared: RoundInput
@@ -238,6 +244,7 @@ class Cohort(NamedTuple):
     drawn: Bool[Array, " clients"] | None = None
     present: Bool[Array, " clients"] | None = None
     received: Any = ()
+    start_loss: StartLoss | None = None
 
 
 class RoundOutcome(NamedTuple):

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag import per_client, stopping
+from fedjax_drag.selection import Selected
 from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.devices import host_state, memory
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
@@ -204,15 +205,16 @@ class Simulation:
         alone = dataclasses.replace(self.spec, mesh=None, shard_data=False)
         return measure_seconds(programs.client, alone, federation, key, state) / TIMED_STEPS
 
-    def _advance(self, state: RunState, totals: Any, stop: Any) -> tuple[RunState, Any, Any]:
-        return programs.advance(self.spec, self.federation, self.key, state, totals, stop)
+    def _advance(self, state: RunState, totals: Any, stop: Any, *selected: Selected) -> tuple[RunState, Any, Any]:
+        return programs.advance(self.spec, self.federation, self.key, state, totals, stop, *selected)
 
     def _advance_cohort(self, state: RunState, totals: Any, stop: Any) -> tuple[RunState, Any, Any]:
         """One round, for which the rows of its cohort travel to the device and back."""
         without_rows = per_client.without_rows(state)
-        client_ids = np.asarray(programs.draw(self.spec, self.federation, self.key, without_rows))
+        selected = programs.draw(self.spec, self.federation, self.key, without_rows)
+        client_ids = np.asarray(selected.client_ids)
         cohort = host_state.take(state, client_ids, self.outline.shardings)
-        after, metrics, totals = self._advance(cohort, totals, stop)
+        after, metrics, totals = self._advance(cohort, totals, stop, selected)
         return host_state.store(state, after, client_ids), metrics, totals
 
     def _evaluate(self, state: RunState) -> dict[str, jax.Array]:

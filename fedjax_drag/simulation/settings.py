@@ -26,6 +26,7 @@ from fedjax_drag.kinds import Kind
 from fedjax_drag.losses import LossFunction
 from fedjax_drag.metrics import accuracy
 from fedjax_drag.models.modes import WithModes, module_of
+from fedjax_drag.selection import SELECTION, Selection, uniform
 from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.model.model import Trainable, check_trainable, is_model
 from fedjax_drag.simulation.option_groups import (
@@ -220,6 +221,9 @@ class Parts:
       downlink_compression: the compressor through which the server's broadcast goes, as a difference: where the local
         passes are to start, less what the clients have received so far. It must feed its errors back. What else a
         method sends down goes as it is. Default none.
+      selection: who of the clients that can be drawn takes part in a round, one of :mod:`fedjax_drag.selection` or your
+        own; default :func:`~fedjax_drag.selection.uniform`. What it keeps is part of the run's state. Losses that it
+        asks of clients, and the parameters they are asked with, are not in the byte counts of the history.
       root_client: what the server runs on its root data, for rules that need it; default
         :func:`~fedjax_drag.clients.sgd`. :func:`~fedjax_drag.clients.robust_sgd` guards against wrong labels there.
       initial_params: parameters from which the run starts: a pytree of arrays like the model's own, or variables with
@@ -249,6 +253,7 @@ class Parts:
     attack: Attack | None = option(optional(kinds.ATTACK.check), default=None)
     compression: Compressor | None = option(optional(COMPRESSOR.check), default=None)
     downlink_compression: Compressor | None = option(optional(check_downlink_compression), default=None)
+    selection: Selection | None = option(optional(SELECTION.check), default=None)
     root_client: ClientRule | None = option(optional(kinds.CLIENT_RULE.check), default=None)
     initial_params: Any = option(optional(check_initial_params), default=None)
 
@@ -299,6 +304,10 @@ class Settings(Arguments):
     def __post_init__(self) -> None:
         check_options(self)
         checks.count("cohort_size", self.cohort_size, 1, self.data.num_clients)
+        try:
+            self.selected_by.check_sizes(self.data.num_clients, self.cohort_size)
+        except ValueError as error:
+            raise ValueError(f"selection={self.selected_by.name}: {error}") from None
         if self.algorithm.num_clients not in (None, self.data.num_clients):
             own, those = self.algorithm.num_clients, self.data.num_clients
             raise ValueError(f"algorithm={self.algorithm.name}: num_clients={own}: must be {those}, that of the data")
@@ -338,6 +347,11 @@ class Settings(Arguments):
     def criterion(self) -> Criterion:
         """By what rounds are chosen."""
         return Criterion.of(self.measured, self.metric)
+
+    @property
+    def selected_by(self) -> Selection:
+        """Who of the clients that can be drawn takes part."""
+        return self.selection or uniform()
 
     @property
     def reports_clients(self) -> bool:

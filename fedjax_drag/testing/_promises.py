@@ -17,7 +17,15 @@ _RTOL, _ATOL = 1e-4, 1e-5
 COMMON = {"weight", "cosine", "num_rejected"}
 """Metrics that every rule and every method has."""
 
-ON_REQUEST = {"root_delta", "malicious", "num_byzantine", *DISSIMILARITIES}
+ON_REQUEST = {
+    "root_delta",
+    "malicious",
+    "num_byzantine",
+    "start_loss",
+    "step_size",
+    "selection_weight",
+    *DISSIMILARITIES,
+}
 """Extras that a rule or a method receives only if it needs them."""
 
 Subject = TypeVar("Subject")
@@ -69,6 +77,9 @@ def random_extras(params: Params, cohort: int, round: int, needs: Collection[str
         "root_delta": jax.tree.map(lambda d: d[0], random_deltas(params, 1, 100 + round)),
         "dissimilarity": rng.uniform(size=cohort).astype(np.float32),
         "malicious": np.arange(cohort) < cohort // 3,
+        "start_loss": rng.uniform(0.1, 3.0, cohort).astype(np.float32),
+        "selection_weight": rng.uniform(0.5, 2.0, cohort).astype(np.float32),
+        "step_size": np.float32(0.1),
     }
     asked = {"dissimilarity" if name in DISSIMILARITIES else name for name in needs}
     return {name: value for name, value in extras.items() if name in asked or name not in ON_REQUEST}

@@ -13,7 +13,15 @@ from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Deltas, Params, State
 from fedjax_drag.types._part import Part, undefined
 
-PER_CLIENT_EXTRAS = ("client_ids", "num_examples", "dissimilarity", "malicious", "valid")
+PER_CLIENT_EXTRAS = (
+    "client_ids",
+    "num_examples",
+    "start_loss",
+    "selection_weight",
+    "dissimilarity",
+    "malicious",
+    "valid",
+)
 """Extras of a rule that have an entry for each client of the cohort, ``[S]``."""
 
 STATIC_EXTRAS = ("num_byzantine", "reject_nonfinite")
@@ -29,6 +37,9 @@ EXTRAS = (
     "key",
     "root_delta",
     "num_examples",
+    "start_loss",
+    "step_size",
+    "selection_weight",
     *DISSIMILARITIES,
     "valid",
     "malicious",
@@ -247,10 +258,13 @@ class Aggregator(Part):
           deltas: of the cohort, ``[S, *p]``.
           state: from ``init`` or the round before.
           **extras: ``client_ids`` ``[S]``, ``round`` (scalar, from 0), ``key``, ``root_delta`` (like ``params``),
-            ``num_examples`` ``[S]``, ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a simulation knows,
-            ``malicious`` ``[S]`` and ``num_byzantine``, how many malicious clients a cohort has on the average, rounded
-            up (a Python integer). A rule with a ``guarantee`` also receives ``expected_clients`` (scalar) where clients
-            may be absent: how many answer on the average. A rule names the extras it uses and ignores the rest.
+            ``num_examples`` ``[S]``, ``start_loss`` ``[S]`` (of each client's examples where its local pass starts),
+            ``step_size`` (of local steps, scalar), ``selection_weight`` ``[S]`` (see
+            :class:`~fedjax_drag.selection.Selected`), ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a
+            simulation knows, ``malicious`` ``[S]`` and ``num_byzantine``, how many malicious clients a cohort has on
+            the average, rounded up (a Python integer). A rule with a ``guarantee`` also receives
+            ``expected_clients`` (scalar) where clients may be absent: how many answer on the average. A rule names the
+            extras it uses and ignores the rest.
 
         Returns:
           The parameters after the round, and the state.

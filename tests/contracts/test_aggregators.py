@@ -39,8 +39,9 @@ PER_CLIENT = {
     "cluster",
     "dissimilarity",
     "agreement",
+    "mixture",
 }
-STATE_ONLY = {"iterations", "residual", "num_rejected", "server_step_size"}
+STATE_ONLY = {"iterations", "residual", "num_rejected", "server_step_size", "tilted_loss"}
 
 
 TRACES = collections.Counter()
@@ -404,6 +405,10 @@ SHORT = {
 MOVED_BY_ONE = {
     "fedavg",
     "fedavg-examples",
+    "fedavg-unbiased",
+    "qffl",
+    "term",
+    "afl",
     "drag",
     "drag-angle",
     "br_drag-oracle",

@@ -15,7 +15,7 @@ import pytest
 from flax import linen as nn
 
 import fedjax_drag as fd
-from fedjax_drag import aggregators, clients, compression, losses, privacy, server_optimizers
+from fedjax_drag import aggregators, clients, compression, losses, privacy, selection, server_optimizers
 from fedjax_drag.data import augmentation
 from fedjax_drag.experiment.build import optimizers
 from fedjax_drag.models import with_modes
@@ -58,6 +58,12 @@ def as_augmentation(part):
 
 def as_sender(part):
     return part.send(jax.random.key(0), fd.types.Uplink(W, ()))
+
+
+def as_selection(part):
+    losses = lambda client_ids, batch_size=None: client_ids / 4.0
+    candidates = selection.Candidates(jnp.arange(1, 9), None, jnp.int32(3), losses)
+    return part.select(jax.random.key(0), part.init(8), candidates, 2)
 
 
 def as_compressor(part):
@@ -130,6 +136,18 @@ KINDS += [
     (compression.qsgd, {"bits": 3}, {"bits": 5}, as_compressor),
     (compression.sign, {}, {}, as_compressor),
     (compression.low_rank, {"rank": 1}, {}, as_compressor),
+]
+KINDS += [
+    (selection.uniform, {}, {}, as_selection),
+    (selection.weighted, {"replacement": True}, {}, as_selection),
+    (selection.round_robin, {}, {}, as_selection),
+    (selection.power_of_choice, {"d": 4, "batch_size": 2}, {}, as_selection),
+    (
+        selection.oort,
+        {},
+        {"exploration": 0.5, "decay": 0.9, "least_exploration": 0.1, "cutoff": 0.5, "clip": 0.9},
+        as_selection,
+    ),
 ]
 PARTS = [builder(**settings | numbers) for builder, settings, numbers, _ in KINDS]
 

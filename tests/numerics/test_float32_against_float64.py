@@ -85,6 +85,9 @@ def told(rng, size, dtype):
         "root_delta": split(np.float32(size * rng.normal(size=D) / np.sqrt(D)), dtype),
         "num_examples": rng.integers(1, 90, S).astype(np.int32),
         "dissimilarity": np.asarray(rng.uniform(size=S).astype(np.float32), dtype),
+        "start_loss": np.linspace(0.1, 3.0, S, dtype=np.float32).astype(dtype),
+        "selection_weight": np.linspace(0.5, 2.0, S, dtype=np.float32).astype(dtype),
+        "step_size": np.float32(0.1),
         "valid": np.ones(S, bool),
     }
 

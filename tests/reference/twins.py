@@ -23,7 +23,7 @@ def seldom(*values: Any, unless: bool) -> Any:
     return pytest.param(*values, marks=[] if unless else pytest.mark.slow)
 
 
-PER_CLIENT = ("client_ids", "num_examples", "dissimilarity")
+PER_CLIENT = ("client_ids", "num_examples", "start_loss", "selection_weight", "dissimilarity")
 
 
 class Played(NamedTuple):
@@ -141,6 +141,9 @@ def extras(rng, S, t, scale=1.0):
         "client_ids": rng.permutation(FEDERATION)[:S].astype(np.int32),
         "dissimilarity": rng.uniform(size=S).astype(np.float32),
         "key": jax.random.key(int(rng.integers(1 << 30))),
+        "start_loss": np.linspace(0.1, 3.0, S, dtype=np.float32),
+        "selection_weight": np.linspace(0.5, 2.0, S, dtype=np.float32),
+        "step_size": np.float32(0.1),
     }
 
 

@@ -20,6 +20,7 @@ KNOWLEDGE = {
     "root_delta": "root data",
     "malicious": "who attacks",
     "num_examples": "clients' numbers of examples",
+    "start_loss": "clients' losses",
 }
 """Words for the extras that a rule asks for and that are knowledge about the federation."""
 
@@ -62,6 +63,9 @@ def _compiled(method: Algorithm, cohort: int, num_clients: int) -> str:
         "num_examples": jnp.ones(cohort, jnp.int32),
         "dissimilarity": jnp.ones(cohort),
         "malicious": jnp.zeros(cohort, bool),
+        "start_loss": jnp.ones(cohort),
+        "selection_weight": jnp.ones(cohort),
+        "step_size": jnp.float32(0.1),
         "root_delta": params,
     }
 

@@ -18,6 +18,7 @@ from fedjax_drag.compression import Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.config.own import short
 from fedjax_drag.models.modes import WithModes
+from fedjax_drag.selection import Selection
 from fedjax_drag.simulation.options import ALIASES
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Metric, Optimizer
 
@@ -87,6 +88,9 @@ KINDS = (
         modules=("compression",),
         optional=True,
         others=("Compressor", "error_feedback"),
+    ),
+    ComponentKind(
+        ("selection",), "selections", (Selection,), modules=("selection",), optional=True, others=("Selection",)
     ),
     ComponentKind(("data",), "datasets", (FederatedDataset,), modules=(), supplied=("name",)),
     ComponentKind(

@@ -100,6 +100,7 @@ class Config(EarlyStopping, Measurement, Execution, Adversary, Participation, Lo
       attack: what malicious clients do, or None.
       compression: what each client's message goes through, or None.
       downlink_compression: what the difference goes through that the server broadcasts, or None.
+      selection: who of the clients that can be drawn takes part in a round, or None for uniform draws.
       rounds: communication rounds.
       cohort_size: clients in a round, S.
       step_size: local step size, a number or a schedule.
@@ -134,6 +135,7 @@ class Config(EarlyStopping, Measurement, Execution, Adversary, Participation, Lo
     attack: Component | None = None
     compression: Component | None = None
     downlink_compression: Component | None = None
+    selection: Component | None = None
     rounds: int = option(count, 200)
     cohort_size: int = option(count, 10)
     local_steps: Any = with_default(LocalWork, "local_steps", 5)

@@ -24,6 +24,7 @@ from fedjax_drag.models.lstm import LSTM
 from fedjax_drag.models.mlp import MLP
 from fedjax_drag.models.modes import module_of
 from fedjax_drag.models.resnet import ResNet18
+from fedjax_drag.selection import Selection
 from fedjax_drag.simulation.model.forms import LinenForm
 from fedjax_drag.simulation.model.model import IN_TRAINING, Model, ModelState, Statistics, model_name, path_of
 from fedjax_drag.simulation.program.dissimilarity import requested
@@ -94,13 +95,19 @@ def check_jit() -> None:
         )
 
 
-def check_secure_aggregation(algorithm: Algorithm, statistics: str | None = None) -> None:
+def check_secure_aggregation(
+    algorithm: Algorithm, statistics: str | None = None, selection: Selection | None = None
+) -> None:
     """Refuses a method whose server needs more than sums over clients, or what only a simulation knows.
 
     Args:
       algorithm: the method.
       statistics: what becomes of the model's statistics, where it has any.
+      selection: of cohorts.
     """
+    if selection is not None and selection.needs:
+        allowed = "one that asks nothing of single clients, such as weighted"
+        raise ValueError(f"secure_aggregation=True: selection {selection.name} compares clients; must be {allowed}")
     if statistics == "median":
         raise ValueError("secure_aggregation=True: model_state='median' compares clients; must be 'average' or another")
     reason = None
@@ -110,6 +117,8 @@ def check_secure_aggregation(algorithm: Algorithm, statistics: str | None = None
         reason = "needs the dissimilarity of single messages"
     elif "malicious" in algorithm.needs:
         reason = "needs to know who is malicious"
+    elif "start_loss" in algorithm.needs and "client_ids" in algorithm.needs:
+        reason = "needs the loss of each client"
     if reason:
         allowed = "a method of sums over clients, such as fedavg, norm_clipping or br_drag"
         raise ValueError(f"secure_aggregation=True: {algorithm.name} {reason}; must be {allowed}")

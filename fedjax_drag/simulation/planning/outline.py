@@ -286,10 +286,14 @@ def lowered(
     without_rows = on_devices(per_client.without_rows(outline.shapes))
     own = own_examples(federation, state if outline.rows_on == DEVICE else on_devices(outline.shapes))
     totals = programs.no_totals(run.may_be_absent)
+    evaluate = programs.evaluate.lower(run, without_rows, *held_out, own)
+    if outline.rows_on == DEVICE:
+        return Lowered(programs.advance.lower(run, federation, key, state, totals, np.int32(1)), evaluate)
+    cohort = on_devices(jax.eval_shape(programs.draw, run, federation, key, without_rows))
     return Lowered(
-        programs.advance.lower(run, federation, key, state, totals, np.int32(1)),
-        programs.evaluate.lower(run, without_rows, *held_out, own),
-        None if outline.rows_on == DEVICE else programs.draw.lower(run, federation, key, without_rows),
+        programs.advance.lower(run, federation, key, state, totals, np.int32(1), cohort),
+        evaluate,
+        programs.draw.lower(run, federation, key, without_rows),
     )
 
 

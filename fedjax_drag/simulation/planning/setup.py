@@ -26,6 +26,7 @@ from fedjax_drag.models.lora import ADAPTERS, LoRA
 from fedjax_drag.models.modes import module_of
 from fedjax_drag.privacy import accountant
 from fedjax_drag.privacy.accountant import FixedSize, Local, Poisson, Sampling
+from fedjax_drag.selection import uniform
 from fedjax_drag.simulation.devices.placement import Devices, can_share, platform_of, resolve_mesh
 from fedjax_drag.simulation.model.forms import form_of
 from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
@@ -45,6 +46,7 @@ from fedjax_drag.simulation.planning.compatibility import (
     refusing_tokens,
 )
 from fedjax_drag.simulation.planning.outline import by_shape
+from fedjax_drag.simulation.planning.selecting import check_selection
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.program.federation import Federation, choose_root
@@ -102,6 +104,11 @@ def spent_by(settings: Settings) -> Spent:
     guarantee = settings.algorithm.guarantee
     if guarantee is None or guarantee.delta is None:
         return lambda rounds: {}
+    if not isinstance(settings.selected_by, uniform) and not guarantee.local:
+        raise ValueError(
+            f"delta={guarantee.delta:g}: epsilon is known where clients are drawn uniformly; must have no selection, "
+            f"or no delta, with selection={settings.selected_by.name}"
+        )
     accountant.check_installed(f"delta={guarantee.delta:g}")
     delta, sampling = guarantee.delta, _sampling(settings, guarantee)
     noise_multiplier = float(guarantee.noise_multiplier)
@@ -235,6 +242,7 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
         ),
         diagnostics=settings.reports_clients,
         matmul_precision=settings.matmul_precision,
+        selection=settings.selected_by,
     )
     # Inputs of one type, whatever type of number each was given as.
     run = jax.tree.map(lambda x: float(x) if isinstance(x, int | float | np.number) else x, run)
@@ -245,7 +253,7 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
     params, model_state = _checked(run, _example(settings), one_target, rows)
     if settings.secure_aggregation:
         has_statistics = bool(jax.tree.leaves(model_state.statistics))
-        check_secure_aggregation(run.algorithm, run.statistics if has_statistics else None)
+        check_secure_aggregation(run.algorithm, run.statistics if has_statistics else None, run.selection)
     check_statistics(run.algorithm.guarantee, run.statistics, model_state.statistics)
     if settings.local_optimizer is not None:
         check_sign(settings.local_optimizer, params)
@@ -268,6 +276,7 @@ def _checked(run: Run, example: Any, target: Any, rows: jax.ShapeDtypeStruct) ->
         if run.augmentation is not None:
             check_augmented(value_of(run.augmentation), example, run.batch_length(rows.shape[1]))
         check_method(run.algorithm, run.num_clients, run.cohort_size, params)
+        check_selection(run)
         found.append((params, state))
 
     jax.eval_shape(check, run)

@@ -60,16 +60,33 @@ def class_counts(run: Run, shared: RoundInput, own: ClientInput) -> Int[Array, "
 
 def mean_loss(run: Run, shared: RoundInput, own: ClientInput, params: Params) -> Float[Array, ""]:
     """The mean loss of a model over all examples of a client, poisoned ones included, in evaluation."""
-    longest = jax.tree.leaves(own.examples)[0].shape[0]
+    return loss_moments(run, shared, own, params)[0]
+
+
+def loss_moments(
+    run: Run, shared: RoundInput, own: ClientInput, params: Params, drawn: Int[Array, " batch"] | None = None
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The mean and the mean square of a model's loss over examples of a client, as of :func:`mean_loss`.
+
+    Args:
+      run: of which the model is read, and the attack.
+      shared: what is the same for all clients.
+      own: the client's.
+      params: of the model.
+      drawn: places of the examples in the client's list; default all of it.
+    """
+    longest = jax.tree.leaves(own.examples)[0].shape[0] if drawn is None else len(drawn)
+    number = own.num_examples if drawn is None else longest
     size = min(_BATCH, longest)
 
-    def add(index: Any, totals: Float[Array, "2"]) -> Float[Array, "2"]:
-        places = index * size + jnp.arange(size)
-        batch = fetch(run, shared, own, Drawn(jnp.minimum(places, own.num_examples - 1), None))
+    def add(index: Any, totals: Float[Array, "3"]) -> Float[Array, "3"]:
+        counted = index * size + jnp.arange(size)
+        places = jnp.minimum(counted, number - 1)
+        batch = fetch(run, shared, own, Drawn(places if drawn is None else drawn[places], None))
         losses = run.model.loss(run.model.apply(params, shared.model, batch.x), batch.y)
         weights = run.model.weights(batch.y)
-        weights = jnp.where(places < own.num_examples, 1.0 if weights is None else weights, 0.0)
-        return totals + jnp.stack([(weights * losses).sum(), weights.sum()])
+        weights = jnp.where(counted < number, 1.0 if weights is None else weights, 0.0)
+        return totals + jnp.stack([(weights * losses).sum(), (weights * losses**2).sum(), weights.sum()])
 
-    total, weight = jax.lax.fori_loop(0, -(-own.num_examples // size), add, jnp.zeros(2))
-    return total * tree.inverse(weight)
+    total, square, weight = jax.lax.fori_loop(0, -(-number // size), add, jnp.zeros(3))
+    return total * tree.inverse(weight), square * tree.inverse(weight)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
+from fedjax_drag.selection import Selected
 from fedjax_drag.simulation.devices import host_state
 from fedjax_drag.simulation.devices.placement import everywhere, placed
 from fedjax_drag.simulation.model.initial_params import Start, started
@@ -24,7 +25,7 @@ from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.evaluation import evaluate_clients, evaluate_model
 from fedjax_drag.simulation.program.federation import Federation, HeldOut
 from fedjax_drag.simulation.program.local import client_pass
-from fedjax_drag.simulation.program.round import choose_cohort, one_round
+from fedjax_drag.simulation.program.round import choose_cohort, one_round, who_can_be_drawn
 from fedjax_drag.simulation.run import NOTHING_KEPT, ClientInput, ClientRows, LocalResult, RoundInput, Run, RunState
 from fedjax_drag.types import Algorithm, Batch, Downlink, Params, State, Uplink
 from fedjax_drag.types._part import value_of
@@ -100,9 +101,9 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
     if run.downlink_compression is not None:
         received = channel.first_received(run.downlink_compression, params)
     last_update = tree.zeros_like(params) if recalls else ()
-    return placed(
-        RunState(params, of_method, jnp.zeros((), jnp.int32), last_update, model, clients, received), run.mesh
-    )
+    selection = run.selection.init(run.num_clients)
+    first = RunState(params, of_method, jnp.zeros((), jnp.int32), last_update, model, clients, received, selection)
+    return placed(first, run.mesh)
 
 
 def _models(run: Run, key: PRNGKeyArray, params: Params, given: Start | None) -> dict[str, Params]:
@@ -120,12 +121,21 @@ def _models(run: Run, key: PRNGKeyArray, params: Params, given: Start | None) ->
 
 
 def rounds(
-    run: Run, federation: Federation, key: PRNGKeyArray, state: RunState, totals: Totals, stop: Int[Array, ""]
+    run: Run,
+    federation: Federation,
+    key: PRNGKeyArray,
+    state: RunState,
+    totals: Totals,
+    stop: Int[Array, ""],
+    selected: Selected | None = None,
 ) -> tuple[RunState, Metrics, Totals]:
-    """Rounds up to ``stop``: the state, the metrics of the last of them, and the totals continued from ``totals``."""
+    """Rounds up to ``stop``: the state, the metrics of the last of them, and the totals continued from ``totals``.
+
+    With the cohort of a round that is ``selected`` already, it is the next one alone.
+    """
 
     def one(state: RunState, scratch: Any = None) -> tuple[RunState, Metrics, Any]:
-        after, metrics, scratch = one_round(run, federation, key, state, scratch)
+        after, metrics, scratch = one_round(run, federation, key, state, scratch, selected)
         # Per-client metrics have no fixed shape in the state: they leave through the history alone.
         reported = {name: x for name, x in metrics.items() if run.diagnostics or not jnp.ndim(x)}
         return tree.cast_like(after, state), reported, scratch
@@ -204,9 +214,10 @@ def client(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState)
 
 
 @jax.jit
-def draw(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState) -> jax.Array:
-    """The client ids of the next round, of a state without rows of clients."""
-    return _everywhere(choose_cohort(run, federation, key, state)[0], run)
+def draw(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState) -> Selected:
+    """The cohort of the next round, of a state without rows of clients."""
+    drawable, _ = who_can_be_drawn(run, federation, key, state)
+    return _everywhere(choose_cohort(run, federation, key, state, drawable), run)
 
 
 advance = jax.jit(rounds, donate_argnames="state")

@@ -4,10 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
+from fedjax_drag.selection import Candidates, Observed, Selected
 from fedjax_drag.simulation.devices.placement import bring, placed
 from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.simulation.program import sampling, server
@@ -15,12 +16,18 @@ from fedjax_drag.simulation.program.evaluation import attack_metrics, work_metri
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import client_pass, step_size_of
 from fedjax_drag.simulation.program.server import stack, stream
+from fedjax_drag.simulation.program.start_loss import losses_of
 from fedjax_drag.simulation.run import ClientInput, Cohort, RoundInput, RoundOutcome, Run, RunState
 from fedjax_drag.types import Downlink, Params, State
 
 
 def one_round(
-    run: Run, federation: Federation, key: PRNGKeyArray, state: RunState, scratch: Any = None
+    run: Run,
+    federation: Federation,
+    key: PRNGKeyArray,
+    state: RunState,
+    scratch: Any = None,
+    selected: Selected | None = None,
 ) -> tuple[RunState, dict[str, jax.Array], Any]:
     """The loop of federated learning, top to bottom; compiled as part of the run.
 
@@ -32,6 +39,7 @@ def one_round(
       key: of the run.
       state: before the round.
       scratch: what the round before returned, whose buffers may be used again; None in the first round.
+      selected: the cohort, if it is drawn already.
 
     Returns:
       The state after the round; its metrics, which are the method's own, ``client_ids`` ``[S]``, ``malicious`` ``[S]``
@@ -39,7 +47,10 @@ def one_round(
       restricts who is eligible, also ``valid`` ``[S]``; and the scratch for the next round.
     """
     # Cohort. The method sees the cohort's rows only, so that it does not matter where those of the others are.
-    ids, drawable, available = choose_cohort(run, federation, key, state)
+    drawable, available = who_can_be_drawn(run, federation, key, state)
+    if selected is None:
+        selected = choose_cohort(run, federation, key, state, drawable)
+    ids = selected.client_ids
     who = sampling.attend(run, federation, key, state.round, ids, drawable, available)
     own_state = per_client.gather(state.algorithm, ids)
     # Downlink
@@ -74,10 +85,18 @@ def one_round(
         extras["expected_clients"] = sampling.expected_clients(federation, run.cohort_size, state.round)
     if "malicious" in needs:
         extras["malicious"] = malicious
+    if "step_size" in needs:
+        extras["step_size"] = step_size_of(run, state.round)
+    if "selection_weight" in needs:
+        assert selected.weight is not None
+        extras["selection_weight"] = selected.weight
+    start_loss = losses_of(run, shared, clients) if "start_loss" in needs | run.selection.needs else None
+    if start_loss is not None and "start_loss" in needs:
+        extras["start_loss"] = start_loss.mean
     if "root_delta" in needs:
         root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model)
         extras["root_delta"] = root_delta(run, root)
-    cohort = Cohort(shared, clients, own_state, who.valid, extras, who.drawn, who.present, received)
+    cohort = Cohort(shared, clients, own_state, who.valid, extras, who.drawn, who.present, received, start_loss)
     # Local passes, attack, uplink and aggregation: chunk by chunk where sums suffice, else on the stack of messages
     if run.streams:
         outcome = stream(run, state, cohort)
@@ -87,20 +106,43 @@ def one_round(
     return *_closed(run, state, cohort, outcome), scratch
 
 
-def choose_cohort(
+def who_can_be_drawn(
     run: Run, federation: Federation, key: PRNGKeyArray, state: RunState
-) -> tuple[Int[Array, " clients"], Bool[Array, " federation"] | None, Bool[Array, " federation"] | None]:
-    """Draws the clients of the next round.
+) -> tuple[Bool[Array, " federation"] | None, Bool[Array, " federation"] | None]:
+    """Who can be drawn for the next round ``[M]``, and who of these and of those whom the method excludes is available.
 
-    Returns:
-      Their ids ``[S]``; who could be drawn ``[M]``; and who of these and of those whom the algorithm excludes is
-      available ``[M]``. A mask is None where it would be True for all.
+    A mask is None where it would be True for all.
     """
     eligible = run.algorithm.eligible(state.algorithm) if run.algorithm.eligible else None
     available = sampling.available(federation, key, state.round)
-    drawable = sampling.both(eligible, available)
+    return sampling.both(eligible, available), available
+
+
+def choose_cohort(
+    run: Run,
+    federation: Federation,
+    key: PRNGKeyArray,
+    state: RunState,
+    drawable: Bool[Array, " federation"] | None,
+) -> Selected:
+    """The clients of the next round, among those that are ``drawable``."""
+
+    def losses(client_ids: Int[Array, " candidates"], batch_size: int | None = None) -> Float[Array, " candidates"]:
+        number = client_ids.shape[0]
+        if run.mesh is not None:  # which divides the candidates
+            client_ids = jnp.resize(client_ids, (number + -number % run.mesh.size,))
+        reachable, examples = _reachable(run, federation, federation.rows[client_ids])
+        malicious = federation.malicious[client_ids]
+        asked = ClientInput(client_ids, examples, federation.counts[client_ids], malicious)
+        if run.attack is not None and "attacker_index" in run.attack.needs:
+            asked = asked._replace(attacker_index=attacker_indices(federation, malicious, client_ids))
+        shared = RoundInput(reachable, key, state.round, Downlink(state.params), state.model)
+        return losses_of(run, shared, asked, batch_size).mean[:number]
+
+    asks = "candidate_losses" in run.selection.needs
+    candidates = Candidates(federation.counts, drawable, state.round, losses if asks else None)
     cohort_key = sampling.round_key(key, "cohort", state.round)
-    return sampling.cohort(cohort_key, federation.rows.shape[0], run.cohort_size, drawable), drawable, available
+    return run.selection.select(cohort_key, state.selection, candidates, run.cohort_size)
 
 
 def root_delta(run: Run, shared: RoundInput) -> Params:
@@ -148,8 +190,23 @@ def _closed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -
     last_update = update if attack is not None and "last_update" in attack.needs else ()
     model = before.model._replace(statistics=_statistics(run, before, cohort, outcome))
     clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
-    state = RunState(outcome.params, after, before.round + 1, last_update, model, clients, cohort.received)
+    observed = run.selection.observe(before.selection, _observed(run, before, cohort, outcome))
+    state = RunState(outcome.params, after, before.round + 1, last_update, model, clients, cohort.received, observed)
     return placed((state, metrics), run.mesh)
+
+
+def _observed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -> Observed:
+    """What the selection learns of a round."""
+    everybody, knows = jnp.ones(outcome.accepted.shape, bool), run.selection.needs
+    return Observed(
+        cohort.clients.client_id,
+        everybody if cohort.drawn is None else cohort.drawn,
+        outcome.accepted if cohort.valid is None else outcome.accepted & cohort.valid,
+        cohort.clients.num_examples,
+        before.round,
+        cohort.start_loss if "start_loss" in knows else None,
+        outcome.local.loss if "train_loss" in knows else None,
+    )
 
 
 def _statistics(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -> Statistics:

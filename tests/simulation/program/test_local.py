@@ -11,6 +11,7 @@ from fedjax_drag import aggregators, algorithms, clients
 from fedjax_drag.data.batching import draw_epochs, epoch_steps
 from fedjax_drag.experiment.build.optimizers import local_sgd
 from fedjax_drag.losses import cross_entropy
+from fedjax_drag.selection._uniform import draw_uniformly
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.local import local_pass, stateless
 from fedjax_drag.types import Batch, Downlink
@@ -176,7 +177,7 @@ def test_epochs_schedule_momentum_and_weight_decay_equal_a_numpy_twin(digits, se
     losses = []
     for index, step_size in enumerate((0.1, 0.05)):
         key = sampling.round_key(simulation.key, "cohort", index)
-        ids = np.asarray(sampling.cohort(key, 12, changes.get("cohort_size", 5)))
+        ids = np.asarray(draw_uniformly(key, 12, changes.get("cohort_size", 5)))
         cohort = [(m, digits.rows[m], digits.counts[m]) for m in ids]
         ends = list(twin(simulation, digits, cohort, (w, b), index, step_size, 0.6, 0.01))
         w, b, loss = (np.mean([end[i] for end in ends], axis=0) for i in range(3))

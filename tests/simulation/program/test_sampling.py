@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedjax_drag.simulation.program import sampling
+from fedjax_drag.selection._uniform import draw_uniformly
 
 SIZES = [(16, 2), (12, 3)]
 """Clients and cohort: drawn one by one, and by a permutation."""
@@ -14,7 +14,7 @@ SIZES = [(16, 2), (12, 3)]
 
 def draws(num_clients: int, cohort_size: int, number: int, eligible: jax.Array | None = None) -> np.ndarray:
     keys = jax.random.split(jax.random.key(3), number)
-    return np.asarray(jax.jit(jax.vmap(lambda key: sampling.cohort(key, num_clients, cohort_size, eligible)))(keys))
+    return np.asarray(jax.jit(jax.vmap(lambda key: draw_uniformly(key, num_clients, cohort_size, eligible)))(keys))
 
 
 @pytest.mark.sample(1)
@@ -49,4 +49,4 @@ def test_ineligible_clients_fill_up_only_missing_places(num_clients, cohort_size
 
 
 def test_full_participation_ignores_the_mask():
-    np.testing.assert_array_equal(sampling.cohort(jax.random.key(0), 5, 5, jnp.zeros(5, bool)), np.arange(5))
+    np.testing.assert_array_equal(draw_uniformly(jax.random.key(0), 5, 5, jnp.zeros(5, bool)), np.arange(5))
