@@ -28,6 +28,9 @@ CONTRIBUTIONS = {
     "feddc": "those of the rule, `g_m`, `c_m' - c_m`",
     "fedacg": "those of the rule",
     "mime": "those of the rule, `∇f_m(θ)`",
+    **dict.fromkeys(("ditto", "fedper", "fedrep", "lg_fedavg", "fedbn", "pfedme"), "those of the rule"),
+    **dict.fromkeys(("per_fedavg", "apfl", "fine_tune"), "those of the rule"),
+    "local_only": "nothing",
 }
 """What the server adds up over the clients, beside their number, by the rules and methods that pass."""
 

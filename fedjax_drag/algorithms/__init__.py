@@ -17,6 +17,19 @@ from fedjax_drag.algorithms._two_sided import Contribution as Contribution
 from fedjax_drag.algorithms._two_sided import Outcome as Outcome
 from fedjax_drag.algorithms._two_sided import SummedMethod as SummedMethod
 from fedjax_drag.algorithms._two_sided import TwoSided as TwoSided
+from fedjax_drag.algorithms.personal import PersonalMethod as PersonalMethod
+from fedjax_drag.algorithms.personal import (
+    apfl,
+    ditto,
+    fedbn,
+    fedper,
+    fedrep,
+    fine_tune,
+    lg_fedavg,
+    local_only,
+    per_fedavg,
+    pfedme,
+)
 
 __all__ = [  # noqa: RUF022 - the order of lists
     "from_aggregator",
@@ -30,4 +43,14 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "tailored_fedprox",
     "fednova",
     "mime",
+    "ditto",
+    "fedper",
+    "fedrep",
+    "lg_fedavg",
+    "fedbn",
+    "pfedme",
+    "per_fedavg",
+    "apfl",
+    "fine_tune",
+    "local_only",
 ]

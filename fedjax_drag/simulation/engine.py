@@ -127,6 +127,11 @@ def _placed(
     if asked.shard_data:  # no device has all training examples
         if mesh is None:
             raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
+        if asked.algorithm.adaptation is not None and on_host.held_out is not None:
+            raise ValueError(
+                f"shard_data=True: {asked.algorithm.name} trains clients' own models where they are evaluated, which "
+                "needs all training examples on every device; must be False, or evaluate_clients be False"
+            )
         if on_host.held_out is not None:
             on_host = on_host._replace(held_out=on_host.held_out.taken_from(on_host.train))
     everyone = elsewhere if mesh is None else everywhere(mesh)

@@ -54,7 +54,8 @@ class Result(NamedTuple):
         set where the attack has a goal.
         With ``evaluate_clients``: ``client_accuracy_mean``, ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
         of :func:`~fedjax_drag.simulation.program.evaluation.over_clients`, ``client_accuracy`` ``[E, M]``, NaN for
-        clients that do not count, and ``class_accuracy`` ``[E, C]`` on the test set, NaN for classes without examples.
+        clients that do not count, and ``class_accuracy`` ``[E, C]`` on the test set, NaN for classes without examples;
+        of a method that gives clients models of their own also ``own_accuracy_mean`` and so on, of these models.
         Of the clients, summed over the rounds since the last evaluation: ``participants`` (those that answered),
         ``local_steps``, ``slowest_steps`` (of each round's client with most), ``gradient_evaluations``,
         ``vector_operations``, ``bytes_down`` and ``bytes_up``; where clients may be absent also ``drawn`` (those that

@@ -23,7 +23,15 @@ from fedjax_drag.types._aggregator import (
     Sums,
     extras_of,
 )
-from fedjax_drag.types._algorithm import AggregateFn, Algorithm, BroadcastFn, EligibleFn, OutputFn
+from fedjax_drag.types._algorithm import (
+    Adaptation,
+    AggregateFn,
+    Algorithm,
+    BroadcastFn,
+    EligibleFn,
+    OutputFn,
+    OwnModelFn,
+)
 from fedjax_drag.types._attack import POISON_NEEDS, ActiveFn, Attack, ForgeFn, GoalFn, PoisonFn, WrappedAttack
 from fedjax_drag.types._client_rule import (
     BeginFn,
@@ -37,7 +45,7 @@ from fedjax_drag.types._client_rule import (
 )
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._loss import Loss
-from fedjax_drag.types._messages import Batch, Deltas, Downlink, Params, State, Uplink
+from fedjax_drag.types._messages import Batch, ClientParams, Deltas, Downlink, Params, State, Uplink
 from fedjax_drag.types._metric import Metric
 from fedjax_drag.types._optimizer import Optimizer
 from fedjax_drag.types._part import Part, Scalar, is_scalar
@@ -50,6 +58,7 @@ __all__ = [
     "STATIC_EXTRAS",
     "AccumulateFn",
     "ActiveFn",
+    "Adaptation",
     "AggregateFn",
     "Aggregator",
     "Algorithm",
@@ -58,6 +67,7 @@ __all__ = [
     "Batch",
     "BeginFn",
     "BroadcastFn",
+    "ClientParams",
     "ClientRule",
     "Deltas",
     "DirectionFn",
@@ -74,6 +84,7 @@ __all__ = [
     "Metric",
     "Optimizer",
     "OutputFn",
+    "OwnModelFn",
     "Params",
     "Part",
     "PoisonFn",

@@ -172,6 +172,28 @@ class ClientRule(Part):
         del downlink, w_end, carry, total_step_size
         return ()
 
+    def own(self, params: Params, layers: Params) -> Any:
+        """What every client has for itself before the first round, by default nothing, ``()``.
+
+        With anything else, ``w`` of all methods is a :class:`ClientParams`: its half ``own`` takes the local steps as
+        well, and is kept from round to round.
+
+        Args:
+          params: the initial global parameters.
+          layers: the initial parameters of :attr:`Algorithm.personal_layers`, None in the place of the others.
+        """
+        del params, layers
+        return ()
+
+    def trained(self, w: Any) -> Params:
+        """The model whose training loss is reported, and which ``grad_fn`` differentiates; by default ``w``."""
+        return w
+
+    def keep(self, downlink: Downlink, w_end: Any, carry: Any, total_step_size: jax.Array) -> Any:
+        """What a client has for itself after a local pass, by default ``w_end.own``; arguments as of :meth:`report`."""
+        del downlink, carry, total_step_size
+        return w_end.own
+
     def send(self, key: jax.Array, uplink: Uplink) -> Uplink:
         """What an honest client makes of its message before it leaves it, by default the same; see :class:`SendFn`.
 

@@ -196,7 +196,8 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
       ValueError: if the parts do not fit together.
     """
     attack = settings.active_attack
-    statistics = resolve_statistics(settings.model_state, attack)
+    asked = settings.model_state
+    statistics = resolve_statistics(settings.algorithm.model_state if asked == "auto" else asked, attack)
     model = _model_of(settings, statistics == "frozen")
     fewest_steps, steps = span(settings.local_steps)
     fewest_epochs, epochs = span(settings.local_epochs)
@@ -283,6 +284,7 @@ def _model_of(settings: Settings, frozen: bool) -> Model:
         data.num_classes,
         tuple(settings.metrics) if settings.metrics is not None else (accuracy(),) * data.has_labels,
         tuple(trainable) if isinstance(trainable, Sequence) and not isinstance(trainable, str) else trainable,
+        settings.algorithm.personal_layers,
         settings.compute_dtype,
         settings.model_forms,
     )
