@@ -111,7 +111,7 @@ class Result(NamedTuple):
                 best = last_highest(by)
                 chosen = f", chosen by validation accuracy {by[best]:.1%}" if VALIDATION in history else ""
                 figures["best"] = f"{accuracy[best]:.1%} at round {int(history['round'][best])}{chosen}"
-        for name in ("output_accuracy", "client_accuracy_worst_tenth", "attack_success_rate"):
+        for name in ("output_accuracy", "client_accuracy_worst_tenth", "own_accuracy_mean", "attack_success_rate"):
             if name in history:
                 share = history[name][-1]  # NaN where no example counts, as of classes that are not in the test set
                 figures[name.replace("_", " ")] = "-" if np.isnan(share) else f"{share:.1%}"
