@@ -274,6 +274,18 @@ ALGORITHMS = [
         {"gradient": "first", "aggregator": aggregators.krum(num_byzantine=1)},
         smallest=4,
     ),
+    Case("ditto", algorithms.ditto, {}, {"lam": (0.0, 0.1, 2.0)}),
+    Case("ditto-krum", algorithms.ditto, {"aggregator": aggregators.krum(num_byzantine=1)}, smallest=4),
+    Case("fedper", algorithms.fedper, {"layers": "scale"}),
+    Case("fedrep", algorithms.fedrep, {"layers": "scale", "head_steps": 1}),
+    Case("lg_fedavg", algorithms.lg_fedavg, {"layers": "dense"}),
+    Case("fedbn", algorithms.fedbn, {"layers": "scale"}),
+    Case("pfedme", algorithms.pfedme, {}, {"lam": (1.0, 15.0), "inner_step_size": (0.01, 0.05)}),
+    Case("per_fedavg", algorithms.per_fedavg, {"alpha": 0.1}, {"alpha": (0.0, 0.1, 0.5)}),
+    Case("per_fedavg-hessian", algorithms.per_fedavg, {"variant": "hessian_free"}, {"delta": (1e-3, 1e-2)}),
+    Case("apfl", algorithms.apfl, {"adaptive": True}, {"alpha": (0.0, 0.5, 1.0)}),
+    Case("fine_tune", algorithms.fine_tune, {"steps": 3}, {"step_size": (0.01, 0.1)}),
+    Case("local_only", algorithms.local_only),
 ]
 
 

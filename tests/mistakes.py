@@ -82,6 +82,8 @@ METHODS = (
         "aggregator=",
         "an algorithm is the first argument of fd.simulate",
     ),
+    Mistake("layers not there", "run(fd.algorithms.fedper('head'))", "layers='head'", "there are Dense_0/bias"),
+    Mistake("no layer left to send", "run(fd.algorithms.fedper('Dense_0'))", "layers='Dense_0'", "be local_only"),
     Mistake("rule in a rule not called", "fd.aggregators.nnm(fd.aggregators.median)", "aggregator=", "median(...)"),
     Mistake(
         "clients of another federation", "run(fd.algorithms.scaffold(20))", "num_clients=20", "must be 12, that of"

@@ -7,35 +7,38 @@ import jax.numpy as jnp
 import numpy as np
 from cases import NUM_CLIENTS, SIZE, assert_like, unflatten
 
+from fedjax_drag.testing._local import beginning, through
 from fedjax_drag.types import Batch, Uplink
+from fedjax_drag.types._messages import shared_params
 
 STEPS, STEP_SIZE = 2, 0.1
 
 
 def gradient(w, batch):
-    """Of a quadratic with its minimum at ``batch.y``."""
-    return jax.tree.map(lambda p, y: batch.x.astype(p.dtype) * (p - y.astype(p.dtype)), w, batch.y)
+    """Of a quadratic with its minimum at ``batch.y``; the examples are the same."""
+    return jax.tree.map(lambda p, y: batch.x[0].astype(p.dtype) * (p - y[0].astype(p.dtype)), w, batch.y)
 
 
 def batches(seed=0):
-    """One batch for each client of the federation."""
+    """One batch for each client of the federation: an example, twice."""
     rng = np.random.default_rng(seed)
     curvature = jnp.asarray(rng.uniform(0.5, 2, NUM_CLIENTS), jnp.float32)
-    return Batch(curvature, unflatten(rng.normal(size=(NUM_CLIENTS, SIZE))))
+    once = Batch(curvature, unflatten(rng.normal(size=(NUM_CLIENTS, SIZE))))
+    return jax.tree.map(lambda x: jnp.stack([x, x], axis=1), once)
 
 
 def local_pass(rule, downlink, batch):
     """What one client sends."""
     downlink = rule.receive(downlink, lambda w: sum(jnp.abs(g).sum() for g in jax.tree.leaves(gradient(w, batch))))
-    w, carry = downlink.start, rule.begin(downlink)
+    w, carry = beginning(rule, downlink.start), rule.begin(downlink)
     for _ in range(STEPS):
-        direction, after = rule.direction(gradient, w, carry, downlink, batch)
+        direction, after = rule.direction(through(rule, gradient), w, carry, downlink, batch)
         assert jax.tree.structure(after) == jax.tree.structure(carry)
         assert_like(direction, w)
         carry = after
         w = jax.tree.map(lambda p, d: p - STEP_SIZE * d, w, direction)
     aux = rule.report(downlink, w, carry, jnp.float32(STEPS * STEP_SIZE))
-    return Uplink(jax.tree.map(jnp.subtract, w, downlink.start), aux)
+    return Uplink(jax.tree.map(jnp.subtract, shared_params(w), downlink.start), aux)
 
 
 def uplink_of(method, params, state, ids, data):

@@ -31,6 +31,9 @@ CONTRIBUTIONS = {
     "fedadmm": "those of the rule, on `D_m`",
     "fedacg": "those of the rule",
     "mime": "those of the rule, `∇f_m(θ)`",
+    **dict.fromkeys(("ditto", "fedper", "fedrep", "lg_fedavg", "fedbn", "pfedme"), "those of the rule"),
+    **dict.fromkeys(("per_fedavg", "apfl", "fine_tune"), "those of the rule"),
+    "local_only": "nothing",
 }
 """What the server adds up over the clients, beside their number, by the rules and methods that pass."""
 

@@ -20,6 +20,19 @@ from fedjax_drag.algorithms._two_sided import Contribution as Contribution
 from fedjax_drag.algorithms._two_sided import Outcome as Outcome
 from fedjax_drag.algorithms._two_sided import SummedMethod as SummedMethod
 from fedjax_drag.algorithms._two_sided import TwoSided as TwoSided
+from fedjax_drag.algorithms.personal import PersonalMethod as PersonalMethod
+from fedjax_drag.algorithms.personal import (
+    apfl,
+    ditto,
+    fedbn,
+    fedper,
+    fedrep,
+    fine_tune,
+    lg_fedavg,
+    local_only,
+    per_fedavg,
+    pfedme,
+)
 
 __all__ = [  # noqa: RUF022 - the order of lists
     "from_aggregator",
@@ -36,4 +49,14 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "mime",
     "ifca",
     "hypcluster",
+    "ditto",
+    "fedper",
+    "fedrep",
+    "lg_fedavg",
+    "fedbn",
+    "pfedme",
+    "per_fedavg",
+    "apfl",
+    "fine_tune",
+    "local_only",
 ]

@@ -77,7 +77,7 @@ class from_aggregator(Algorithm):
     @property
     def streamed(self) -> Sums | None:
         sums = self.aggregator.streamed
-        return sums and sums._replace(accumulate=functools.partial(_of_uplinks, sums), whole=self.aggregate)
+        return sums and sums._replace(accumulate=functools.partial(of_uplinks, sums), whole=self.aggregate)
 
 
 def _check_covered(aggregator: Aggregator, client: ClientRule) -> None:
@@ -101,6 +101,6 @@ def _checked(returned: Any, params: Params, state: State) -> tuple[Params, State
     return moved, after
 
 
-def _of_uplinks(sums: Sums, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Any, Any]:
+def of_uplinks(sums: Sums, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Any, Any]:
     """``accumulate`` for uplinks instead of deltas."""
     return sums.accumulate(params, uplink.delta, state, **extras)

@@ -56,7 +56,7 @@ class moon(sgd):
     def begin(self, downlink: Downlink) -> Params:
         return downlink.start
 
-    def keep(self, w_end: Params, carry: Params) -> Params:
+    def carried(self, w_end: Params, carry: Params) -> Params:
         del carry
         return w_end
 

@@ -16,16 +16,17 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag import checks
+from fedjax_drag.ops.paths import joined
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.placement import Devices, platform_of
 from fedjax_drag.simulation.model.initial_params import Start
-from fedjax_drag.simulation.model.model import joined
 from fedjax_drag.simulation.planning.outline import Outline, outline, shape_of
 from fedjax_drag.simulation.planning.setup import federate, run_of
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import Metrics, Totals, own_examples
+from fedjax_drag.simulation.program.own_models import evaluate_own_models
+from fedjax_drag.simulation.program.programs import Metrics, Totals, has_own_models, own_examples
 from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Batch
@@ -103,8 +104,11 @@ def evaluate_cells(
 
     def one(shared: Any, entry: tuple[Cells, RunState]) -> dict[str, jax.Array]:
         (common, (test, validation), own), (cell, state) = shared, entry
-        own = own_examples(cell.federation._replace(train=own), state)
-        return programs.evaluation(joined(cell.run, common), state, test, validation, own)
+        run, federation = joined(cell.run, common), cell.federation._replace(train=own)
+        metrics = programs.evaluation(run, state, test, validation, own_examples(federation, state))
+        if has_own_models(run, federation):
+            metrics |= evaluate_own_models(run, federation, cell.key, state, jnp.arange(run.num_clients))
+        return metrics
 
     return over(one, (common, held_out, own), (cells, states))
 

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import stopping
+from fedjax_drag.ops.paths import joined
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
-from fedjax_drag.simulation.model.model import joined
 from fedjax_drag.simulation.planning.outline import ClientCost
 from fedjax_drag.simulation.planning.setup import Spent
-from fedjax_drag.simulation.program.evaluation import UNDEFINED, by_client_and_class
+from fedjax_drag.simulation.program.evaluation import OF_CLIENTS, UNDEFINED, by_client_and_class
 from fedjax_drag.simulation.program.programs import Totals
 from fedjax_drag.simulation.result import (
     Result,
@@ -183,7 +183,7 @@ def drive(
             check_nans(done, {"state": state, "metrics": metrics, "totals": sums}, UNDEFINED)
         with unchecked():
             evaluated = evaluate(state)
-        of_all = {name: value for name, value in evaluated.items() if not name.startswith("client_")}
+        of_all = {name: value for name, value in evaluated.items() if not name.startswith(OF_CLIENTS)}
         check_nans(done, {"evaluation": of_all})  # a client without examples has NaN
         goes_on = record(state, before, done, jax.device_get((metrics, sums, evaluated)))
     return state

@@ -129,6 +129,11 @@ def _placed(
         if mesh is None:
             raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
         held_out, examples = on_host.held_out, asked.split.examples
+        if asked.algorithm.adaptation is not None and held_out is not None:
+            raise ValueError(
+                f"shard_data=True: {asked.algorithm.name} trains clients' own models where they are evaluated, which "
+                "needs all training examples on every device; must be False, or evaluate_clients be False"
+            )
         if held_out is not None and examples is not None:
             on_host = on_host._replace(held_out=held_out.taken_from(examples), client_test=None)
     everyone = elsewhere if mesh is None else everywhere(mesh)

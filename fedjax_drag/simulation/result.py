@@ -33,7 +33,8 @@ class Result(NamedTuple):
         set where the attack has a goal.
         With ``evaluate_clients``: ``client_accuracy_mean``, ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
         of :func:`~fedjax_drag.simulation.program.evaluation.over_clients`, ``client_accuracy`` ``[E, M]``, NaN for
-        clients that do not count, and ``class_accuracy`` ``[E, C]`` on the test set, NaN for classes without examples.
+        clients that do not count, and ``class_accuracy`` ``[E, C]`` on the test set, NaN for classes without examples;
+        of a method that gives clients models of their own also ``own_accuracy_mean`` and so on, of these models.
         Of the clients, summed over the rounds since the last evaluation: ``participants`` (those that answered),
         ``local_steps``, ``slowest_steps`` (of each round's client with most), ``gradient_evaluations``,
         ``vector_operations``, ``bytes_down`` and ``bytes_up``; where clients may be absent also ``drawn`` (those that
@@ -92,7 +93,7 @@ class Result(NamedTuple):
                 best = by.last_best(values)
                 chosen = f", chosen by validation {by.label} {by.text(values[best])}" if by.on == VALIDATION else ""
                 figures["best"] = f"{by.text(on_test[best])} at round {int(history['round'][best])}{chosen}"
-        for name in (f"output_{by.name}", f"client_{by.name}_worst_tenth"):
+        for name in (f"output_{by.name}", f"client_{by.name}_worst_tenth", f"own_{by.name}_mean"):
             if name in history:
                 figures[name.replace("_", " ")] = by.text(history[name][-1])
         if "attack_success_rate" in history:  # NaN where no example counts, as of classes that are not in the test set

@@ -122,12 +122,14 @@ class ClientRows(NamedTuple):
       optimizer: state of the local optimizer.
       statistics: of the client's own model, where they are local.
       compression: memory of what the client's messages go through, such as what the server lacks of earlier ones.
+      own: parameters that the client has for itself (:meth:`~fedjax_drag.types.ClientRule.own`).
     """
 
     carry: Any = ()
     optimizer: Any = ()
     statistics: Any = ()
     compression: Any = ()
+    own: Any = ()
 
 
 NOTHING_KEPT = ClientRows()

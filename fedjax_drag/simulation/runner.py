@@ -26,7 +26,7 @@ from fedjax_drag.simulation.planning.setup import Spent
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import TIMED_STEPS, own_examples
+from fedjax_drag.simulation.program.programs import TIMED_STEPS, has_own_models, own_examples
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.simulation.settings import STATE
@@ -219,7 +219,23 @@ class Simulation:
 
     def _evaluate(self, state: RunState) -> dict[str, jax.Array]:
         own = own_examples(self.federation, state)
-        return programs.evaluate(self.spec, per_client.without_rows(state), self.test, self.validation, own)
+        metrics = programs.evaluate(self.spec, per_client.without_rows(state), self.test, self.validation, own)
+        if not has_own_models(self.spec, self.federation):
+            return metrics
+        if self.outline.rows_on == DEVICE:
+            clients = np.arange(self.spec.num_clients, dtype=np.int32)
+            return metrics | programs.evaluate_own(self.spec, self.federation, self.key, state, clients)
+        return metrics | self._evaluate_own_by_cohorts(state)
+
+    def _evaluate_own_by_cohorts(self, state: RunState) -> dict[str, np.ndarray]:
+        """The evaluation of clients' own models, of which as many as in a round are on the device at a time."""
+        number, size = self.spec.num_clients, self.spec.cohort_size
+        parts = []
+        for begin in range(0, number, size):
+            clients = np.minimum(np.arange(begin, begin + size, dtype=np.int32), number - 1)
+            cohort = host_state.take(state, clients, self.outline.shardings)
+            parts.append(jax.device_get(programs.evaluate_own(self.spec, self.federation, self.key, cohort, clients)))
+        return {name: np.concatenate([part[name] for part in parts])[:number] for name in parts[0]}
 
     def initial_state(self) -> RunState:
         """The state before the first round."""

@@ -26,9 +26,10 @@ from fedjax_drag.kinds import Kind
 from fedjax_drag.losses import LossFunction
 from fedjax_drag.metrics import accuracy
 from fedjax_drag.models.modes import WithModes, module_of
+from fedjax_drag.ops.paths import Trainable, check_trainable
 from fedjax_drag.selection import SELECTION, Selection, uniform
 from fedjax_drag.simulation.criterion import Criterion
-from fedjax_drag.simulation.model.model import Trainable, check_trainable, is_model
+from fedjax_drag.simulation.model.model import is_model
 from fedjax_drag.simulation.option_groups import (
     Adversary,
     EarlyStopping,

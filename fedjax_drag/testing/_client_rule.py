@@ -119,7 +119,7 @@ def _goes_on(bench: _ClientRuleBench) -> None:
         w, data = start, bench.data(0)
         for index in range(STEPS):
             w, carry = step(bench.rule, w, carry, bench.downlink, jax.tree.map(lambda x, i=index: x[i], data))
-        kept = bench.rule.keep(w, carry)
+        kept = bench.rule.carried(w, carry)
         assert_like("keep returns a carry", kept, carry)
         return kept
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from fedjax_drag import tree
 from fedjax_drag.testing._promises import assert_like
-from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
+from fedjax_drag.types import Batch, ClientParams, ClientRule, Downlink, GradFn, Params, Uplink
+from fedjax_drag.types._messages import client_params, shared_params
 
 STEPS, STEP_SIZE, BATCH = 2, 0.1, 4
 
@@ -40,6 +41,23 @@ def loss(data: Batch, w: Params, /) -> jax.Array:
     return sum((jnp.square(tree.accurate(slope)).sum() for slope in jax.tree.leaves(slopes)), jnp.zeros(())) / 2
 
 
+def beginning(rule: ClientRule, start: Params) -> Any:
+    """Where a client begins: the parameters, with what it has for itself if there is anything; no layer is personal."""
+    return client_params(start, rule.own(start, jax.tree.map(lambda _: None, start)))
+
+
+def through(rule: ClientRule, gradient: GradFn) -> GradFn:
+    """The gradient, with respect to all of a client's parameters, of the loss of the model that it trains."""
+
+    def at(w: Any, batch: Batch, /) -> Any:
+        if not isinstance(w, ClientParams):
+            return gradient(w, batch)
+        model, back = jax.vjp(rule.trained, w)
+        return back(gradient(model, batch))[0]
+
+    return at
+
+
 def step(rule: ClientRule, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
     """Parameters and carry after a local step.
 
@@ -47,7 +65,7 @@ def step(rule: ClientRule, w: Params, carry: Any, downlink: Downlink, batch: Bat
       AssertionError: what ``direction`` returns is no pair, or not like the parameters and the carry.
     """
     keyed: dict[str, Any] = {"key": jax.random.key(0)} if rule.keyed else {}
-    returned: Any = rule.direction(gradient, w, carry, downlink, batch, **keyed)
+    returned: Any = rule.direction(through(rule, gradient), w, carry, downlink, batch, **keyed)
     pair = isinstance(returned, tuple) and len(returned) == 2
     assert pair, f"direction returns {type(returned).__name__}: must be a pair (direction, carry)"
     assert_like("direction returns a direction", returned[0], w)
@@ -58,7 +76,7 @@ def step(rule: ClientRule, w: Params, carry: Any, downlink: Downlink, batch: Bat
 def local_pass(rule: ClientRule, downlink: Downlink, data: Batch, loop: bool = False) -> Uplink:
     """What a client sends after a step on each mini-batch ``[U, B]``; by a Python loop or by a scan."""
     downlink = rule.receive(downlink, functools.partial(loss, data))
-    w, carry = downlink.start, rule.begin(downlink)
+    w, carry = beginning(rule, downlink.start), rule.begin(downlink)
     steps = jax.tree.leaves(data)[0].shape[0]
     if loop:
         for index in range(steps):
@@ -70,7 +88,7 @@ def local_pass(rule: ClientRule, downlink: Downlink, data: Batch, loop: bool = F
 
         (w, carry), _ = jax.lax.scan(turn, (w, carry), data)
     aux = rule.report(downlink, w, carry, jnp.float32(steps * STEP_SIZE))
-    uplink = Uplink(tree.subtract(w, downlink.start), aux)
+    uplink = Uplink(tree.subtract(shared_params(w), downlink.start), aux)
     return rule.send(jax.random.key(1), uplink) if rule.sends else uplink
 
 

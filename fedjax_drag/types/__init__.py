@@ -24,6 +24,7 @@ from fedjax_drag.types._aggregator import (
     extras_of,
 )
 from fedjax_drag.types._algorithm import (
+    Adaptation,
     AggregateFn,
     Algorithm,
     BroadcastFn,
@@ -31,6 +32,7 @@ from fedjax_drag.types._algorithm import (
     ClustersFn,
     EligibleFn,
     OutputFn,
+    OwnModelFn,
 )
 from fedjax_drag.types._attack import POISON_NEEDS, ActiveFn, Attack, ForgeFn, GoalFn, PoisonFn, WrappedAttack
 from fedjax_drag.types._client_rule import (
@@ -47,7 +49,7 @@ from fedjax_drag.types._client_rule import (
 )
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._loss import Loss
-from fedjax_drag.types._messages import Batch, Deltas, Downlink, Params, State, Uplink
+from fedjax_drag.types._messages import Batch, ClientParams, Deltas, Downlink, Params, State, Uplink
 from fedjax_drag.types._metric import Metric
 from fedjax_drag.types._optimizer import Optimizer
 from fedjax_drag.types._part import Part, Scalar, is_scalar
@@ -60,6 +62,7 @@ __all__ = [
     "STATIC_EXTRAS",
     "AccumulateFn",
     "ActiveFn",
+    "Adaptation",
     "AggregateFn",
     "Aggregator",
     "Algorithm",
@@ -68,6 +71,7 @@ __all__ = [
     "Batch",
     "BeginFn",
     "BroadcastFn",
+    "ClientParams",
     "ClientRule",
     "Clusters",
     "ClustersFn",
@@ -87,6 +91,7 @@ __all__ = [
     "Metric",
     "Optimizer",
     "OutputFn",
+    "OwnModelFn",
     "Params",
     "Part",
     "PoisonFn",

@@ -2,6 +2,7 @@
 # Fields of FunctionAlgorithm stand in the place of methods.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
@@ -11,7 +12,7 @@ from fedjax_drag.types._aggregator import InitFn, Sums
 from fedjax_drag.types._client_rule import ClientRule
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Downlink, Params, State, Uplink
-from fedjax_drag.types._part import Part, undefined
+from fedjax_drag.types._part import Part, Scalar, undefined
 
 
 @runtime_checkable
@@ -92,6 +93,27 @@ class ClustersFn(Protocol):
         ...
 
 
+@runtime_checkable
+class OwnModelFn(Protocol):
+    """Computes a client's own model."""
+
+    def __call__(self, params: Params, own: Any, /) -> Params:
+        """Computes the model from the global parameters and what the client has for itself, ``()`` for nothing."""
+        ...
+
+
+class Adaptation(NamedTuple):
+    """Steps of plain SGD on a client's training examples, by which it makes its model when that is evaluated.
+
+    Attributes:
+      steps: number of mini-batches.
+      step_size: of each; None for that of the run.
+    """
+
+    steps: int
+    step_size: Scalar | None = None
+
+
 class Algorithm(Part):
     """A federated method with a client and a server side.
 
@@ -112,6 +134,14 @@ class Algorithm(Part):
         ``[K, *p]``, each drawn by itself and the first being ``params``. None for one model.
       clusters: ``(state) -> Clusters``, by which the engine evaluates each client on the model that it uses; None for
         ``params``.
+      own_model: ``(params, own) -> params``, the model of a client, from what it has for itself
+        (:meth:`ClientRule.own`); the engine evaluates it with ``evaluate_clients``. None if clients have no models of
+        their own.
+      adaptation: what clients do with their own models before these are evaluated; None for nothing.
+      personal_layers: patterns of the paths of parameters that clients keep and do not send; None for none. ``params``
+        has None in their place.
+      model_state: what ``model_state="auto"`` stands for; ``"auto"`` for what it is without the method.
+      communicates: whether clients and server exchange messages; without, none are counted.
     """
 
     if TYPE_CHECKING:
@@ -143,6 +173,11 @@ class Algorithm(Part):
     num_clients = None
     num_models = cast("Any", None)
     clusters = cast("Any", None)
+    own_model = cast("OwnModelFn | None", None)
+    adaptation = cast("Adaptation | None", None)
+    personal_layers = cast("str | Sequence[str] | None", None)
+    model_state = cast("str", "auto")
+    communicates = cast("bool", True)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -223,7 +223,7 @@ class ClientRule(Part):
         """A local step; see :class:`DirectionFn`, or :class:`KeyedDirectionFn` where the rule is ``keyed``."""
         raise undefined(self, "direction")
 
-    def keep(self, w_end: Params, carry: Any) -> Any:
+    def carried(self, w_end: Params, carry: Any) -> Any:
         """The carry of the client's next local pass where it ``keeps_carry``, by default that of the last step."""
         del w_end
         return carry
@@ -232,6 +232,28 @@ class ClientRule(Part):
         """The message beside the delta, by default none; see :class:`ReportFn`."""
         del downlink, w_end, carry, total_step_size
         return ()
+
+    def own(self, params: Params, layers: Params) -> Any:
+        """What every client has for itself before the first round, by default nothing, ``()``.
+
+        With anything else, ``w`` of all methods is a :class:`ClientParams`: its half ``own`` takes the local steps as
+        well, and is kept from round to round.
+
+        Args:
+          params: the initial global parameters.
+          layers: the initial parameters of :attr:`Algorithm.personal_layers`, None in the place of the others.
+        """
+        del params, layers
+        return ()
+
+    def trained(self, w: Any) -> Params:
+        """The model whose training loss is reported, and which ``grad_fn`` differentiates; by default ``w``."""
+        return w
+
+    def keep(self, downlink: Downlink, w_end: Any, carry: Any, total_step_size: jax.Array) -> Any:
+        """What a client has for itself after a local pass, by default ``w_end.own``; arguments as of :meth:`report`."""
+        del downlink, carry, total_step_size
+        return w_end.own
 
     def send(self, key: jax.Array, uplink: Uplink) -> Uplink:
         """What an honest client makes of its message before it leaves it, by default the same; see :class:`SendFn`.
@@ -327,8 +349,8 @@ class WrappedClientRule(ClientRule):
     ) -> tuple[Params, Any]:
         return self.client.direction(grad_fn, w, carry, downlink, batch, **key)
 
-    def keep(self, w_end: Params, carry: Any) -> Any:
-        return self.client.keep(w_end, carry)
+    def carried(self, w_end: Params, carry: Any) -> Any:
+        return self.client.carried(w_end, carry)
 
     def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
         return self.client.report(downlink, w_end, carry, total_step_size)

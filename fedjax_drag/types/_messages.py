@@ -49,6 +49,28 @@ class Downlink(NamedTuple):
     own: Any = ()
 
 
+class ClientParams(NamedTuple):
+    """The parameters of a client that has some for itself.
+
+    Attributes:
+      shared: where the client begins at the server's, and of which it sends the delta; like ``params``.
+      own: what the client keeps from round to round; see :meth:`ClientRule.own`.
+    """
+
+    shared: Params
+    own: Any
+
+
+def client_params(start: Params, own: Any) -> Any:
+    """Where a client's local pass begins: ``start``, with the client's ``own`` if it has any."""
+    return start if isinstance(own, tuple) and not own else ClientParams(start, own)
+
+
+def shared_params(w: Any) -> Params:
+    """The part of a client's parameters of which it sends the delta."""
+    return w.shared if isinstance(w, ClientParams) else w
+
+
 class Uplink(NamedTuple):
     """What the clients of a round send back; both halves have a leading axis ``[S]``.
 

@@ -28,7 +28,7 @@ from fedjax_drag.experiment.config.components import (
     unknown_key,
 )
 from fedjax_drag.experiment.config.own import own_names
-from fedjax_drag.simulation.model.model import check_patterns
+from fedjax_drag.ops.paths import check_patterns
 from fedjax_drag.simulation.option_groups import (
     Adversary,
     EarlyStopping,

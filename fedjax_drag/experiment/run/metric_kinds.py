@@ -38,6 +38,9 @@ METRICS: Mapping[str, Metric] = {
     "client_accuracy_mean": Metric("client accuracy, mean", MetricKind.SHARE),
     "client_accuracy_worst_tenth": Metric("client accuracy, worst tenth", MetricKind.SHARE),
     "client_accuracy_std": Metric("client accuracy, standard deviation", MetricKind.SHARE),
+    "own_accuracy_mean": Metric("accuracy of own models, mean", MetricKind.SHARE),
+    "own_accuracy_worst_tenth": Metric("accuracy of own models, worst tenth", MetricKind.SHARE),
+    "own_accuracy_std": Metric("accuracy of own models, standard deviation", MetricKind.SHARE),
     "cosine_to_benign": Metric("cosine of the update with the benign mean", MetricKind.VALUE),
     "malicious_weight": Metric("malicious clients' share of the weights", MetricKind.SHARE),
     "detection_tpr": Metric("malicious clients rejected", MetricKind.SHARE),
@@ -68,6 +71,7 @@ PER_CLIENT: Mapping[str, str] = {
 
 OF_ALL: Mapping[str, str] = {
     "client_accuracy": "client accuracy",
+    "own_accuracy": "accuracy of own models",
     "class_accuracy": "test accuracy by class",
 }
 """Titles of metrics with one number for each client of the federation, or for each class, and not of the cohort."""

@@ -19,9 +19,10 @@ from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import checks
 from fedjax_drag.models.lora import ADAPTERS
+from fedjax_drag.ops.paths import path_of
 from fedjax_drag.simulation.devices.processes import checksum
 from fedjax_drag.simulation.model.forms import variables_of
-from fedjax_drag.simulation.model.model import Model, ModelState, Statistics, path_of
+from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
 from fedjax_drag.types import Params
 
 

@@ -3,8 +3,7 @@
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import flax.linen as nn
@@ -16,70 +15,10 @@ from fedjax_drag import checks, tree
 from fedjax_drag.models.fast_forms import in_fast_forms
 from fedjax_drag.models.modes import WithModes, module_of
 from fedjax_drag.naming import name_of
+from fedjax_drag.ops.paths import Trainable, joined, matches, path_of, split
 from fedjax_drag.simulation.model.representation import with_representation
 from fedjax_drag.types import Batch, Examined, Loss, Metric, Params, Part, Prediction
 from fedjax_drag.types._part import CallablePart
-
-Trainable = str | Sequence[str] | Callable[[str], bool]
-"""Patterns of parameter paths such as ``head`` or ``*/lora_*``, or a function of the path."""
-
-
-def check_trainable(name: str, value: Any) -> None:
-    """Refuses what is neither patterns of paths nor a function of one."""
-    if not callable(value):
-        check_patterns(name, value, ", or a function of a path")
-
-
-def check_patterns(name: str, value: Any, also: str = "") -> None:
-    """Refuses what is no pattern of paths and no list of them; the message names what is allowed ``also``."""
-    patterns = [value] if isinstance(value, str) else value
-    if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(one, str) for one in patterns):
-        allowed = f"a pattern of parameter paths such as 'head' or '*/lora_*', or a list of them{also}"
-        raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
-
-
-def split(params: Params, trainable: Trainable) -> tuple[Params, Params]:
-    """The trained and the frozen parameters, each with None in the place of the others.
-
-    Args:
-      params: of a model.
-      trainable: which are trained. A pattern (``*`` stands for any characters) is matched with the whole path, its
-        parts joined by ``/``, and with each of its beginnings, so that ``head`` means all that is below ``head``.
-
-    Raises:
-      ValueError: no parameter is trained, or a pattern of a list matches none.
-    """
-    paths = [path_of(path) for path, _ in jax.tree.leaves_with_path(params)]
-    for one in [trainable] if isinstance(trainable, str) or callable(trainable) else trainable:
-        if not any(_matches(path, one) for path in paths):
-            shown = ", ".join(paths[:8]) + (" ..." if len(paths) > 8 else "")
-            raise ValueError(f"trainable={checks.shown(one)}: matches no parameter; there are {shown}")
-    chosen = jax.tree_util.tree_map_with_path(lambda path, _: _matches(path_of(path), trainable), params)
-    trained = jax.tree.map(lambda leaf, keep: leaf if keep else None, params, chosen)
-    frozen = jax.tree.map(lambda leaf, keep: None if keep else leaf, params, chosen)
-    return trained, frozen
-
-
-def joined(params: Params, frozen: Params) -> Params:
-    """All parameters of a model from those of :func:`split`; ``params`` itself where ``frozen`` is ``()``."""
-    if isinstance(frozen, tuple) and not frozen:
-        return params
-    return jax.tree.map(lambda own, rest: rest if own is None else own, params, frozen, is_leaf=lambda x: x is None)
-
-
-def path_of(path: Any) -> str:
-    """A parameter's path, its parts joined by ``/``, such as ``Dense_0/kernel``."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def _matches(path: str, trainable: Trainable) -> bool:
-    if callable(trainable):
-        return bool(trainable(path))
-    patterns = [trainable] if isinstance(trainable, str) else trainable
-    parts = path.split("/")
-    beginnings = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
-    return any(fnmatchcase(beginning, pattern) for beginning in beginnings for pattern in patterns)
-
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -234,8 +173,8 @@ class ModelState(NamedTuple):
     """What a model has beside the parameters that are trained.
 
     Attributes:
-      frozen: the parameters that are not trained, like those of the model with None in the place of the trained ones;
-        ``()`` where all are trained.
+      frozen: the parameters that the server does not train, like those of the model with None in the place of the
+        others; ``()`` where it trains all. Those that each client has for itself are there as they began.
       statistics: see :data:`Statistics`.
     """
 
@@ -253,6 +192,7 @@ class Model(Part):
       num_classes: C; 0 where the targets are no classes.
       metrics: of its predictions.
       trainable: which parameters are trained; None for all.
+      personal: which of these each client has for itself, and does not send; None for none.
       compute_dtype: of the forward and backward pass; parameters, statistics and logits stay as they are.
       forms: ``"fast"`` to compute convolutions and poolings by :func:`~fedjax_drag.models.fast_forms.in_fast_forms`;
         ``"as_is"`` to leave the model alone.
@@ -264,6 +204,7 @@ class Model(Part):
     num_classes: int
     metrics: tuple[Metric, ...] = ()
     trainable: Trainable | None = None
+    personal: Trainable | None = None
     compute_dtype: str = "float32"
     forms: str = "fast"
 
@@ -273,12 +214,30 @@ class Model(Part):
         return self.form.streams
 
     def init(self, key: PRNGKeyArray) -> tuple[Params, ModelState]:
-        """Trained parameters, and what the model has beside them, as ``key`` draws them."""
+        """The parameters that are sent, and what the model has beside them, as ``key`` draws them."""
         params, statistics = self.form.init(key)
-        if self.trainable is None:
-            return params, ModelState((), statistics)
-        trained, frozen = split(params, self.trainable)
-        return trained, ModelState(frozen, statistics)
+        frozen = ()
+        if self.trainable is not None:
+            params, frozen = split(params, self.trainable)
+        if self.personal is not None:
+            personal, params = split(params, self.personal, "layers")
+            if not jax.tree.leaves(params):
+                allowed = "must leave some to be sent, or the method be local_only"
+                raise ValueError(f"layers={checks.shown(self.personal)}: are all parameters; {allowed}")
+            frozen = joined(personal, frozen)
+        return params, ModelState(frozen, statistics)
+
+    def personal_layers(self, params: Params, state: ModelState) -> Params:
+        """The parameters that each client has for itself as they began, None in the place of the others."""
+        if not self.personal:
+            return jax.tree.map(lambda _: None, params)
+        personal, trainable = self.personal, self.trainable or "*"
+
+        def kept(path: Any, leaf: Any) -> Any:
+            name = path_of(path)
+            return leaf if matches(name, personal) and matches(name, trainable) else None
+
+        return jax.tree_util.tree_map_with_path(kept, state.frozen)
 
     def apply(self, params: Params, state: ModelState, x: Any) -> Any:
         """Outputs ``[B, ...]`` of inputs in evaluation."""

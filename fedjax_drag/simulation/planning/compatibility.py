@@ -24,9 +24,10 @@ from fedjax_drag.models.lstm import LSTM
 from fedjax_drag.models.mlp import MLP
 from fedjax_drag.models.modes import module_of
 from fedjax_drag.models.resnet import ResNet18
+from fedjax_drag.ops.paths import path_of
 from fedjax_drag.selection import Selection
 from fedjax_drag.simulation.model.forms import LinenForm
-from fedjax_drag.simulation.model.model import IN_TRAINING, Model, ModelState, Statistics, model_name, path_of
+from fedjax_drag.simulation.model.model import IN_TRAINING, Model, ModelState, Statistics, model_name
 from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.program.programs import first_downlink
 from fedjax_drag.simulation.run import Run

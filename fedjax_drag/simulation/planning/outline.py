@@ -19,9 +19,10 @@ from fedjax_drag.simulation.devices.placement import everywhere, placement
 from fedjax_drag.simulation.planning.compatibility import check_benign
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.program.programs import client, first_message, own_examples
+from fedjax_drag.simulation.program.programs import client, first_message, has_own_models, own_examples
 from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
+from fedjax_drag.types._messages import client_params
 
 _MOVES = {"broadcast_in_dim", "convert_element_type", "copy", "dynamic_slice", "gather", "iota", "reshape", "slice"} | {
     "squeeze",
@@ -88,7 +89,7 @@ def num_bytes(message: Any) -> int:
     return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(message))
 
 
-def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Uplink) -> ClientCost:
+def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Uplink, own: Any = ()) -> ClientCost:
     """Counts from shapes alone; nothing is computed.
 
     Args:
@@ -96,7 +97,9 @@ def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Up
       downlink: what one client receives, arrays or shapes.
       batch: a mini-batch, arrays or shapes.
       uplink: what one client sends back, arrays or shapes.
+      own: what one client has for itself, arrays or shapes; ``()`` for nothing.
     """
+    start = client_params(downlink.start, own)
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(downlink.start))
     carry = jax.eval_shape(client.begin, downlink)
     counter = _Gradients()
@@ -107,9 +110,9 @@ def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Up
         keyed: dict[str, Any] = {"key": jax.random.key(0)} if client.keyed else {}
         return client.direction(counter.restart(gradients), start, carry, downlink, batch, **keyed)
 
-    jax.eval_shape(direction, downlink.start, carry, downlink, batch, [])
+    jax.eval_shape(direction, start, carry, downlink, batch, [])
     number = counter.calls
-    traced = jax.make_jaxpr(direction)(downlink.start, carry, downlink, batch, [downlink.start] * number)
+    traced = jax.make_jaxpr(direction)(start, carry, downlink, batch, [start] * number)
     operations = _elementwise(traced.jaxpr) / max(parameters, 1)
     return ClientCost(number, round(operations, 2), num_bytes(downlink), num_bytes(uplink))
 
@@ -196,11 +199,13 @@ class Lowered(NamedTuple):
       advance: for rounds.
       evaluate: for the evaluation.
       draw: for the next round's cohort; None unless the clients' state is on the host.
+      evaluate_own: for the evaluation of clients' own models; None where there are none.
     """
 
     advance: Any
     evaluate: Any
     draw: Any = None
+    evaluate_own: Any = None
 
 
 class Outline(NamedTuple):
@@ -233,7 +238,10 @@ def outline(run: Run, federation: Federation, key: Any, client_state: str) -> Ou
       ValueError: if the attack changes what benign clients send.
     """
     shapes, messages, cost = _facts(run, federation, key)
-    cost = with_traffic(cost, messages, run.compression, run.downlink_compression)
+    if run.algorithm.communicates:
+        cost = with_traffic(cost, messages, run.compression, run.downlink_compression)
+    else:
+        cost = cost._replace(bytes_down=0, bytes_up=0)
     if run.algorithm.num_models is not None:  # clients start from one of the models, all of which they are sent
         cost = cost._replace(bytes_down=cost.bytes_down - num_bytes(messages.downlink.start))
     check_benign(run, messages.uplink)
@@ -254,7 +262,9 @@ def _facts(run: Run, federation: Federation, key: Any) -> tuple[RunState, Messag
     shapes = jax.eval_shape(programs.start, run, key)
     messages = jax.eval_shape(messages_of, run, federation, key, shapes)
     found: list[ClientCost] = []
-    one = messages.downlink, messages.batch, messages.uplink
+    kept = shapes.clients.own
+    own = jax.eval_shape(lambda rows: jax.tree.map(lambda x: x[0], rows), kept.rows if kept != () else ())
+    one = messages.downlink, messages.batch, messages.uplink, own
     jax.eval_shape(lambda client: found.append(client_cost(client, *one)), run.algorithm.client)
     return shapes, messages, found[0]
 
@@ -286,14 +296,19 @@ def lowered(
     without_rows = on_devices(per_client.without_rows(outline.shapes))
     own = own_examples(federation, state if outline.rows_on == DEVICE else on_devices(outline.shapes))
     totals = programs.no_totals(run.may_be_absent)
+    clients = np.arange(run.num_clients if outline.rows_on == DEVICE else run.cohort_size, dtype=np.int32)
     evaluate = programs.evaluate.lower(run, without_rows, *held_out, own)
+    own_models = has_own_models(run, federation)
+    evaluate_own = programs.evaluate_own.lower(run, federation, key, state, clients) if own_models else None
     if outline.rows_on == DEVICE:
-        return Lowered(programs.advance.lower(run, federation, key, state, totals, np.int32(1)), evaluate)
+        advance = programs.advance.lower(run, federation, key, state, totals, np.int32(1))
+        return Lowered(advance, evaluate, evaluate_own=evaluate_own)
     cohort = on_devices(jax.eval_shape(programs.draw, run, federation, key, without_rows))
     return Lowered(
         programs.advance.lower(run, federation, key, state, totals, np.int32(1), cohort),
         evaluate,
         programs.draw.lower(run, federation, key, without_rows),
+        evaluate_own,
     )
 
 

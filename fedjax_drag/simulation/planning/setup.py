@@ -204,10 +204,10 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
     Raises:
       ValueError: if the parts do not fit together.
     """
-    attack, targets = settings.active_attack, settings.data.train.y
+    attack, targets, asked = settings.active_attack, settings.data.train.y, settings.model_state
     if attack is not None and not settings.data.num_classes and hasattr(targets, "dtype"):  # one array
         attack = told(attack, target_mean=np.asarray(targets).mean(0, dtype=np.float64))
-    statistics = resolve_statistics(settings.model_state, attack)
+    statistics = resolve_statistics(settings.algorithm.model_state if asked == "auto" else asked, attack)
     model = _model_of(settings, statistics == "frozen")
     fewest_steps, steps = span(settings.local_steps)
     fewest_epochs, epochs = span(settings.local_epochs)
@@ -298,6 +298,7 @@ def _model_of(settings: Settings, frozen: bool) -> Model:
         data.num_classes,
         settings.measured,
         tuple(trainable) if isinstance(trainable, Sequence) and not isinstance(trainable, str) else trainable,
+        settings.algorithm.personal_layers,
         settings.compute_dtype,
         settings.model_forms,
     )

@@ -76,11 +76,11 @@ def evaluate_model(
         index = jnp.minimum(places, number - 1)
         x, y, _ = gather(examples, examples, index, model.preprocess)
         outputs = model.apply(params, state, x)
-        sums = tuple(_summed(metric.update(outputs, y), real) for metric in model.metrics)
+        sums = tuple(summed(metric.update(outputs, y), real) for metric in model.metrics)
         loss, weight = model.loss(outputs, y), model.weights(y)
         if weight is not None:
-            loss, weight = loss * weight, _summed(weight, real)
-        counts = Counts(sums, _summed(loss, real), weight)
+            loss, weight = loss * weight, summed(weight, real)
+        counts = Counts(sums, summed(loss, real), weight)
         if by_class:
             hit = real & (outputs.argmax(-1) == y)
             of_class = jax.ops.segment_sum(hit.astype(jnp.int32), y, model.num_classes)
@@ -111,7 +111,7 @@ def evaluate_model(
     return metrics
 
 
-def _summed(values: Any, real: Bool[Array, " batch"]) -> Any:
+def summed(values: Any, real: Bool[Array, " batch"]) -> Any:
     """Sums over the examples of a batch that are real."""
     return jax.tree.map(lambda x: jnp.where(expand(real, x), x, 0).sum(0), values)
 
@@ -195,6 +195,9 @@ def _batch_size(length: int) -> int:
     return min(EVALUATION_BATCH, length)
 
 
+OF_CLIENTS = ("client_", "own_")
+"""What the names of metrics of each client begin with: of the global model, and of the client's own."""
+
 WORST = 10
 """The worst tenth: one in so many clients, rounded up."""
 
@@ -215,11 +218,11 @@ def by_client_and_class(evaluated: Mapping[str, Any], metrics: Sequence[Metric],
     if "class_correct" in found:
         found["class_accuracy"] = _shares(found.pop("class_correct"), found.pop("class_examples"))
     for metric in metrics:
-        name = f"client_{metric.name}"
-        if name in found:
-            found |= over_clients(found[name], name, metric.higher_is_better)
-            if not per_client:
-                found.pop(name)
+        for name in [beginning + metric.name for beginning in OF_CLIENTS]:
+            if name in found:
+                found |= over_clients(found[name], name, metric.higher_is_better)
+                if not per_client:
+                    found.pop(name)
     return found
 
 

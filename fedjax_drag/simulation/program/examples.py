@@ -49,11 +49,10 @@ def fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch
 
 def class_counts(run: Run, shared: RoundInput, own: ClientInput) -> Int[Array, " classes"] | None:
     """How many examples of each class a client has; None where examples do not have one label each."""
-    holds = isinstance(own.examples, Batch)
-    targets = own.examples.y if holds else shared.federation.train.y
+    targets = own.examples.y if isinstance(own.examples, Batch) else shared.federation.train.y
     if not run.model.num_classes or not jax.tree_util.all_leaves([targets]) or targets.ndim != 1:
         return None
-    labels = targets if holds else jnp.asarray(targets)[own.examples]
+    labels = targets if isinstance(own.examples, Batch) else jnp.asarray(targets)[own.examples]
     real = jnp.arange(len(labels)) < own.num_examples
     return jax.ops.segment_sum(real.astype(jnp.int32), labels, run.model.num_classes)
 

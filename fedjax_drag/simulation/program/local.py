@@ -28,6 +28,7 @@ from fedjax_drag.simulation.run import (
     Run,
 )
 from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params, Uplink
+from fedjax_drag.types._messages import client_params, shared_params
 from fedjax_drag.types._part import value_of
 
 LossFn = Callable[..., tuple[jax.Array, Statistics]]
@@ -47,19 +48,21 @@ class PassInput(NamedTuple):
       rngs: keys ``[U]`` by stream of the model, one for each step.
       kept: from which the carry of the client and the state of the optimizer go on; what it lacks begins afresh.
       keys: of the client rule's own draws ``[U]``, one for each step; None where it has none.
+      own: what the client has for itself; ``()`` for nothing.
     """
 
     statistics: Statistics = NO_STATISTICS
     rngs: Streams = NO_STREAMS
     kept: ClientRows = NOTHING_KEPT
     keys: PRNGKeyArray | None = None
+    own: Any = ()
 
 
 class Position(NamedTuple):
     """Where a local pass is.
 
     Attributes:
-      params: of the client.
+      params: of the client, with what it has for itself if there is anything.
       statistics: of its model.
       carry: what the client rule carries from step to step.
       optimizer: state of the local optimizer; ``()`` without one.
@@ -125,9 +128,10 @@ def local_pass(
 
         # Further gradients of the step see the same statistics and random numbers, as those of one sample should.
         def loss_on(at: Params, on: Batch) -> tuple[jax.Array, Statistics]:
+            model = client.trained(at)
             if client.has_loss:
-                return loss_fn(at, statistics, on, rngs, lambda examined: client.loss(examined, carry, downlink, on))
-            return loss_fn(at, statistics, on, rngs)
+                return loss_fn(model, statistics, on, rngs, lambda examined: client.loss(examined, carry, downlink, on))
+            return loss_fn(model, statistics, on, rngs)
 
         (loss, after), gradient = jax.value_and_grad(loss_on, has_aux=True)(w, batch)
         # No second forward pass for the usual call.
@@ -150,14 +154,18 @@ def local_pass(
     else:
         taken = taken if num_steps is None else jnp.minimum(taken, num_steps)
         end, loss = _own_steps(step, start, each, real, taken)
-    aux = client.report(downlink, end.params, end.carry, taken * jnp.asarray(step_size))
-    end = end._replace(carry=client.keep(end.params, end.carry))
+    total_step_size = taken * jnp.asarray(step_size)
+    aux = client.report(downlink, end.params, end.carry, total_step_size)
+    kept = _kept_after(given.kept, end._replace(carry=client.carried(end.params, end.carry)))
+    if per_client.is_per_client(kept.own):
+        own = client.keep(downlink, end.params, end.carry, total_step_size)
+        kept = kept._replace(own=PerClient(own, gathered=True))
     before = downlink.start
     if at_once:
         # Behind a barrier, what all clients share is not the copy for each of them that a loop begins with.
         before = jax.lax.platform_dependent(before, cpu=lambda w: w, default=jax.lax.optimization_barrier)
-    uplink = Uplink(tree.subtract(end.params, before), aux)
-    return LocalResult(uplink, loss, jnp.asarray(taken, jnp.int32), end.statistics, _kept_after(given.kept, end))
+    uplink = Uplink(tree.subtract(shared_params(end.params), before), aux)
+    return LocalResult(uplink, loss, jnp.asarray(taken, jnp.int32), end.statistics, kept)
 
 
 def _own_steps(
@@ -208,7 +216,7 @@ def _start(
     client: ClientRule, downlink: Downlink, optimizer: optax.GradientTransformation | None, given: PassInput
 ) -> Position:
     """Where a local pass starts."""
-    kept = given.kept
+    kept, w = given.kept, client_params(downlink.start, given.own)
     if per_client.is_per_client(kept.carry):
         carry = kept.carry.rows
     else:
@@ -216,8 +224,8 @@ def _start(
     if per_client.is_per_client(kept.optimizer):
         optimizer_state = kept.optimizer.rows
     else:
-        optimizer_state = () if optimizer is None else optimizer.init(downlink.start)
-    return Position(downlink.start, given.statistics, carry, optimizer_state)
+        optimizer_state = () if optimizer is None else optimizer.init(w)
+    return Position(w, given.statistics, carry, optimizer_state)
 
 
 def _kept_after(kept: ClientRows, end: Position) -> ClientRows:
@@ -283,6 +291,12 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
     loss_fn = functools.partial(run.model.training_loss, shared.model)
     if client.has_loss:
         loss_fn = functools.partial(loss_fn, class_counts=class_counts(run, shared, own))
+    own_params = own.kept.own  # of a pass by itself what every client begins with
+    if per_client.is_per_client(own_params):
+        own_params = own_params.rows
+    else:
+        layers = run.model.personal_layers(shared.downlink.start, shared.model)
+        own_params = client.own(shared.downlink.start, layers)
     precision = run.matmul_precision
     with contextlib.nullcontext() if precision == PRECISIONS[0] else jax.default_matmul_precision(precision):
         return local_pass(
@@ -292,7 +306,7 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
             fetch=functools.partial(fetch, run, shared, own),
             drawn=Drawn(places, keys),
             step_size=step_size_of(run, shared.round) if own.step_size is None else own.step_size,
-            given=PassInput(statistics, rngs, own.kept, own_keys),
+            given=PassInput(statistics, rngs, own.kept, own_keys, own_params),
             real=real,
             num_steps=own.num_steps,
             optimizer=run.local_optimizer and value_of(run.local_optimizer),

@@ -20,14 +20,16 @@ from fedjax_drag.selection import Selected
 from fedjax_drag.simulation.devices import host_state
 from fedjax_drag.simulation.devices.placement import everywhere, placed
 from fedjax_drag.simulation.model.initial_params import Start, started
-from fedjax_drag.simulation.model.model import Statistics
+from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.evaluation import evaluate_clients, evaluate_model
 from fedjax_drag.simulation.program.federation import Federation, HeldOut
 from fedjax_drag.simulation.program.local import client_pass
+from fedjax_drag.simulation.program.own_models import evaluate_own_models
 from fedjax_drag.simulation.program.round import choose_cohort, one_round, who_can_be_drawn
 from fedjax_drag.simulation.run import NOTHING_KEPT, ClientInput, ClientRows, LocalResult, RoundInput, Run, RunState
 from fedjax_drag.types import Algorithm, Batch, Downlink, Params, State, Uplink
+from fedjax_drag.types._messages import client_params
 from fedjax_drag.types._part import value_of
 
 OwnExamples = tuple[Batch | None, HeldOut, Any]
@@ -97,7 +99,7 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
     uplink, received = None, ()
     if run.compression is not None:
         uplink = jax.eval_shape(functools.partial(_first_uplink, run), params, of_method)
-    clients = _first_rows(run, params, model.statistics, uplink)
+    clients = _first_rows(run, params, model, uplink)
     if run.downlink_compression is not None:
         received = channel.first_received(run.downlink_compression, params)
     last_update = tree.zeros_like(params) if recalls else ()
@@ -214,6 +216,19 @@ def client(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState)
 
 
 @jax.jit
+def evaluate_own(
+    run: Run, federation: Federation, key: PRNGKeyArray, state: RunState, client_ids: Int[Array, " clients"]
+) -> dict[str, jax.Array]:
+    """Metrics of the own models of some clients; see :func:`evaluate_own_models`."""
+    return _everywhere(evaluate_own_models(run, federation, key, state, client_ids), run)
+
+
+def has_own_models(run: Run, federation: Federation) -> bool:
+    """Whether clients' own models are evaluated."""
+    return run.algorithm.own_model is not None and federation.held_out is not None
+
+
+@jax.jit
 def draw(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState) -> Selected:
     """The cohort of the next round, of a state without rows of clients."""
     drawable, _ = who_can_be_drawn(run, federation, key, state)
@@ -249,23 +264,27 @@ def compiled_quickly(function: Callable[..., Any], static: int | tuple[int, ...]
     return jax.jit(function, static_argnums=static, compiler_options=options)
 
 
-def _first_rows(run: Run, params: Params, statistics: Statistics, uplink: Any) -> ClientRows:
+def _first_rows(run: Run, params: Params, model: ModelState, uplink: Any) -> ClientRows:
     """What every client has kept before the first round: where a local pass would begin afresh.
 
     Args:
       run: says whether the state of an optimizer is kept, statistics are local and messages compressed.
       params: the initial parameters.
-      statistics: of the model at the start.
+      model: its state at the start.
       uplink: shapes of a client's message, where messages are compressed.
     """
     rows, client = NOTHING_KEPT, run.algorithm.client
     repeated = functools.partial(per_client.repeat, num_clients=run.num_clients)
+    own = client.own(params, run.model.personal_layers(params, model))
+    w = client_params(params, own)
+    if w is not params:
+        rows = rows._replace(own=repeated(own))
     if client.keeps_carry:
         rows = rows._replace(carry=repeated(client.begin(Downlink(params))))
     if run.keeps_optimizer and run.local_optimizer is not None:
-        rows = rows._replace(optimizer=repeated(value_of(run.local_optimizer).init(params)))
-    if run.statistics == "local" and jax.tree.leaves(statistics):
-        rows = rows._replace(statistics=repeated(statistics))
+        rows = rows._replace(optimizer=repeated(value_of(run.local_optimizer).init(w)))
+    if run.statistics == "local" and jax.tree.leaves(model.statistics):
+        rows = rows._replace(statistics=repeated(model.statistics))
     if run.compression is not None:
         memory = channel.uplink_memory(run.compression, uplink)
         if jax.tree.leaves(memory):

@@ -7,8 +7,8 @@ import pytest
 from nets import Net
 
 import fedjax_drag as fd
+from fedjax_drag.ops.paths import joined, split
 from fedjax_drag.simulation import prepare
-from fedjax_drag.simulation.model.model import joined, split
 
 PARAMS = {"body": {"first": {"kernel": 1.0, "lora_a": 2.0}, "second": {"kernel": 3.0}}, "head": {"bias": 4.0}}
 

@@ -1,0 +1,110 @@
+"""The evaluation of every client's own model, on the client's own held-out examples."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from fedjax_drag import per_client, tree
+from fedjax_drag.clients import sgd
+from fedjax_drag.data.batching import gather
+from fedjax_drag.simulation.model.model import ModelState
+from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
+from fedjax_drag.simulation.program.evaluation import EVALUATION_BATCH, summed
+from fedjax_drag.simulation.program.federation import Federation, HeldOut
+from fedjax_drag.simulation.program.local import client_pass
+from fedjax_drag.simulation.run import ClientInput, ClientRows, RoundInput, Run, RunState
+from fedjax_drag.types import Adaptation, Downlink, Params
+
+OWN = "own_"
+"""What the names of metrics of clients' own models begin with."""
+
+
+def evaluate_own_models(
+    run: Run, federation: Federation, key: PRNGKeyArray, state: RunState, client_ids: Int[Array, " clients"]
+) -> dict[str, jax.Array]:
+    """The model's metrics of each client's own model.
+
+    Clients run as many at a time as in a round.
+
+    Args:
+      run: whose method has own models.
+      federation: with held-out examples.
+      key: of the run.
+      state: with the rows of all clients, or of these alone.
+      client_ids: whose models, ``[N]``.
+
+    Returns:
+      ``own_<metric>`` ``[N]`` for each metric of the model that is one of clients, NaN where a client has no example.
+    """
+    own_model, adaptation, held_out = run.algorithm.own_model, run.algorithm.adaptation, federation.held_out
+    assert own_model is not None
+    assert held_out is not None
+    if run.shard_data:  # the held-out examples are there themselves
+        federation = federation._replace(train=())
+    kept = per_client.gather(state.clients, client_ids)
+    rows = [node.rows if per_client.is_per_client(node) else () for node in (kept.own, kept.statistics)]
+    shares = run.mesh.size if run.mesh else 1
+    padding = -len(client_ids) % shares  # the devices divide the clients
+
+    def padded(x: jax.Array) -> jax.Array:
+        return jnp.concatenate([x, x[:padding]]) if padding else x
+
+    def one(shared: Any, entry: tuple[Any, Any, Any]) -> tuple[Any, ...]:
+        federation, held_out, begins, key, state = shared
+        client, own, statistics = entry
+        model = state.model._replace(statistics=statistics) if jax.tree.leaves(statistics) else state.model
+        params = own_model(state.params, own)
+        if adaptation is not None:
+            shared = RoundInput(federation, sampling.stream(key, "adaptation"), state.round, Downlink(params), model)
+            params = _adapted(run, adaptation, shared, client)
+        places = begins[client], held_out.counts[client]
+        return _metrics(run, federation.train, held_out, params, model, *places)
+
+    begins = jnp.cumsum(held_out.counts) - held_out.counts
+    shared = federation, held_out, begins, key, state._replace(clients=ClientRows())
+    entries = jax.tree.map(padded, (client_ids, *rows))
+    values = map_clients(_as_many_as_in_a_round(run, len(client_ids) + padding), run.mesh, one, shared, entries)
+    names = [f"{OWN}{metric.name}" for metric in run.model.metrics if metric.of_clients]
+    return {name: value[: len(client_ids)] for name, value in zip(names, values, strict=True)}
+
+
+def _as_many_as_in_a_round(run: Run, number: int) -> ClientBatching:
+    shares = run.mesh.size if run.mesh else 1
+    at_once = run.cohort_size // shares if run.batching.clients_axis == "vmap" else run.batching.clients_per_chunk or 1
+    return ClientBatching("map", min(at_once, number // shares))
+
+
+def _adapted(run: Run, adaptation: Adaptation, shared: RoundInput, client: Int[Array, ""]) -> Params:
+    """The parameters of a client, which are the start of the downlink, after its steps on its training examples."""
+    changes: dict[str, Any] = {"local_steps": adaptation.steps, "local_epochs": None, "fewest": None, "deadline": None}
+    if adaptation.step_size is not None:
+        changes["step_size"] = adaptation.step_size
+    alone = dataclasses.replace(run, attack=None, local_optimizer=None, **changes)
+    federation, params = shared.federation, shared.downlink.start
+    own = ClientInput(client, federation.rows[client], federation.counts[client], jnp.zeros((), bool))
+    return tree.add(params, client_pass(alone, sgd(), shared, own).uplink.delta)
+
+
+def _metrics(
+    run: Run, train: Any, held_out: HeldOut, params: Params, model: ModelState, begin: Any, number: Any
+) -> tuple[Any, ...]:
+    """The metrics of a model on the ``number`` held-out examples from ``begin`` on, batch by batch."""
+    metrics = [metric for metric in run.model.metrics if metric.of_clients]
+    length = jax.tree.leaves(held_out.examples)[0].shape[0]
+    size = min(EVALUATION_BATCH, -(-length // run.num_clients))  # about what a client has
+
+    def of_batch(index: Any) -> tuple[Any, ...]:
+        offset = index * size + jnp.arange(size)
+        places = jnp.minimum(begin + offset, length - 1)
+        batch = gather(train, held_out.examples, places, run.model.preprocess)
+        outputs = run.model.apply(params, model, batch.x)
+        return tuple(summed(metric.update(outputs, batch.y), offset < number) for metric in metrics)
+
+    zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(of_batch, jnp.int32(0)))
+    add = lambda index, sums: jax.tree.map(jnp.add, sums, of_batch(index))
+    sums = jax.lax.fori_loop(0, -(-number // size), add, zeros)
+    return tuple(metric.result(own) for metric, own in zip(metrics, sums, strict=True))
