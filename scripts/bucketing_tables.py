@@ -71,6 +71,7 @@ def setting_of(config: Config) -> Setting:
     if rule.name == "bucketing":
         rule, bucket_size = rule.arguments["aggregator"], rule.arguments["bucket_size"]
     name = rule if isinstance(rule, str) else rule["name"] if isinstance(rule, dict) else rule.name
+    assert config.attack is not None
     momentum = config.client.arguments.get("beta", 0.0)
     return Setting(
         _RULES[name], _ATTACKS[config.attack.name], momentum, config.partition.arguments["gamma"] == 0, bucket_size

@@ -36,6 +36,9 @@ def test_who_sums():
         "norm_clipping",
         "signsgd_majority",
         "root_only",
+        "qffl",
+        "term",
+        "afl",
     }
     summing = {case.label for case in METHODS}
     assert {"from_aggregator", "scaffold", "fedacg", "feddyn", "feddc", "fedadmm", "adabest", "mime"} <= summing

@@ -21,6 +21,7 @@ from fedjax_drag import tree
 from fedjax_drag.clients import sgd
 from fedjax_drag.data.batching import gather
 from fedjax_drag.data.malicious import choose_malicious
+from fedjax_drag.data.normalization import TOKENS, UNSCALED
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.models.lora import ADAPTERS, LoRA
 from fedjax_drag.models.modes import module_of
@@ -306,8 +307,12 @@ def _model_of(settings: Settings, frozen: bool) -> Model:
 
 def _example(settings: Settings) -> Any:
     """Shape and dtype of an input of the model, ``[1, *input_shape]``."""
-    data = settings.data
-    return jax.eval_shape(lambda x: data.preprocess(x), jax.tree.map(lambda x: x[:1], data.train.x))
+
+    def leaf(x: np.ndarray) -> jax.ShapeDtypeStruct:  # as Preprocess gives it, without a trace in each call
+        dtype = jnp.int32 if x.dtype in TOKENS else bool if x.dtype in UNSCALED else jnp.float32
+        return jax.ShapeDtypeStruct((1, *x.shape[1:]), dtype)
+
+    return jax.tree.map(leaf, settings.data.train.x)
 
 
 def steps_of_clients(settings: Settings, at_most: bool = False) -> np.ndarray:

@@ -17,7 +17,7 @@ from reproduction.names import written
 Compared = Callable[[Any, np.ndarray, np.ndarray], Interval]
 """How a quantity of the subject ``[seeds]`` compares with that of the other of a name."""
 
-Ratio = TypeVar("Ratio", Interval, Prediction)
+Bounded = TypeVar("Bounded", Interval, Prediction)
 
 GRID = 0.05
 """Steps of the accuracies that replace a paper's target which is not reached."""
@@ -182,7 +182,7 @@ def rounds_to(accuracy: float, parts: Sequence[Outcome]) -> list[np.ndarray]:
     return measured(parts, first_round(accuracy, *parts))
 
 
-def bounded(part: Ratio, accuracy: float, own: Outcome, other: Outcome) -> Ratio:
+def bounded(part: Bounded, accuracy: float, own: Outcome, other: Outcome) -> Bounded:
     """The ratio of the rounds of ``own`` to those of ``other``, without an end that is not known.
 
     A run that never reaches the accuracy needs more rounds than it counts with: the ratio may be larger than measured

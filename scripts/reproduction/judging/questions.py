@@ -36,6 +36,7 @@ from reproduction.judging.margins import (
     UNDECIDED,
     Interval,
     Part,
+    Prediction,
     Votes,
     across,
     of_turns,
@@ -43,6 +44,8 @@ from reproduction.judging.margins import (
 )
 from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, best_before, level, over_the_run, swing
 from reproduction.names import percent, written
+
+Ratio = Interval | Prediction
 
 FEWEST_EVALUATIONS = 10
 """From which a curve shows whether a run converges."""
@@ -250,7 +253,7 @@ def every(*questions: Question) -> Question:
     return question
 
 
-def _ratio(logs: np.ndarray, at_most: float, target: float, pair: tuple[Outcome, Outcome]) -> tuple[Part, ...]:
+def _ratio(logs: np.ndarray, at_most: float, target: float, pair: tuple[Outcome, Outcome]) -> tuple[Ratio, ...]:
     """Whether ratios, given their logarithms, are below 1, and whether one of ours may be a paper's ``at_most``."""
     below = bounded(across(logs, "times", at_most=1.0), target, *pair)
     if at_most == 1.0:
