@@ -14,6 +14,7 @@ from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.data.batching import draw_epochs, draw_positions, gather, whole_batches
 from fedjax_drag.per_client import PerClient
+from fedjax_drag.simulation.devices.model_sharding import divided_like_params
 from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.run import (
@@ -288,11 +289,16 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
     own_kept, statistics = own.kept.statistics, shared.model.statistics  # a client's own where they are local
     statistics = own_kept.rows if per_client.is_per_client(own_kept) else statistics
     precision = run.matmul_precision
+    divided = functools.partial(divided_like_params, mesh=run.mesh, specs=run.specs)
+
+    def loss_fn(params: Params, *others: Any) -> tuple[jax.Array, Statistics]:  # its gradient is divided too
+        return run.model.training_loss(shared.model, divided(params), *others)
+
     with contextlib.nullcontext() if precision == PRECISIONS[0] else jax.default_matmul_precision(precision):
-        return local_pass(
+        local = local_pass(
             client,
-            functools.partial(run.model.training_loss, shared.model),
-            shared.downlink._replace(own=own.downlink),
+            loss_fn,
+            divided(shared.downlink._replace(own=own.downlink)),
             fetch=functools.partial(_fetch, run, shared, own),
             drawn=Drawn(places, keys),
             step_size=step_size_of(run, shared.round) if own.step_size is None else own.step_size,
@@ -302,6 +308,7 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
             optimizer=run.local_optimizer and value_of(run.local_optimizer),
             at_once=run.batching.is_batched,
         )
+    return divided(local)
 
 
 def step_size_of(run: Run, round_index: Int[Array, ""]) -> Any:

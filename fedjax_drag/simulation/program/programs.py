@@ -100,9 +100,8 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
     if run.downlink_compression is not None:
         received = channel.first_received(run.downlink_compression, params)
     last_update = tree.zeros_like(params) if recalls else ()
-    return placed(
-        RunState(params, of_method, jnp.zeros((), jnp.int32), last_update, model, clients, received), run.mesh
-    )
+    state = RunState(params, of_method, jnp.zeros((), jnp.int32), last_update, model, clients, received)
+    return placed(state, run.mesh, run.specs)
 
 
 def rounds(
@@ -130,7 +129,7 @@ def rounds(
     metrics, scratch = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
     with jax.named_scope(ROUNDS):
         state, metrics, totals, _ = jax.lax.fori_loop(state.round, stop, turn, (state, metrics, totals, scratch))
-    return placed(state, run.mesh), *_everywhere((metrics, totals), run)
+    return placed(state, run.mesh, run.specs), *_everywhere((metrics, totals), run)
 
 
 def evaluation(

@@ -149,7 +149,7 @@ def _closed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -
     model = before.model._replace(statistics=_statistics(run, before, cohort, outcome))
     clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
     state = RunState(outcome.params, after, before.round + 1, last_update, model, clients, cohort.received)
-    return placed((state, metrics), run.mesh)
+    return placed((state, metrics), run.mesh, run.specs)
 
 
 def _statistics(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -> Statistics:
