@@ -11,7 +11,7 @@ import optax
 import pytest
 from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
-from model_axis_worker import CASES
+from model_axis_worker import ALONE, RUNS
 
 import fedjax_drag as fd
 from fedjax_drag.per_client import PerClient
@@ -128,6 +128,17 @@ def test_two_devices_divide_the_model(settings):
         assert {shard.data.shape for shard in kernel.addressable_shards} == {(32, 10)}
 
 
+@pytest.mark.thorough
+def test_continued_with_a_divided_model_equals_uninterrupted(settings):
+    asked, rule = on_two(settings), fd.aggregators.drag()
+    half, whole = fd.simulate(rule, **asked | {"num_rounds": 3}), fd.simulate(rule, **asked)
+    stored = jax.device_get(half.state)
+    for initial in (half.state, stored):
+        resumed = fd.simulate(rule, initial=initial, **asked)
+        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, resumed.state, whole.state)))
+    assert {shard.data.shape for shard in resumed.params["Dense_0"]["kernel"].addressable_shards} == {(32, 10)}
+
+
 def test_no_device_has_the_whole_model(settings):
     program = fd.simulation.prepare(fd.aggregators.drag(), **on_two(settings)).lowered.advance.compile().as_text()
     assert "[32,10]" in program
@@ -145,7 +156,7 @@ def eight_devices(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*RUNS, *ALONE])
 def test_two_by_four_devices_give_the_results_of_one(eight_devices, name):
     with np.load(eight_devices / f"{name}.npz") as found:
         number = len(found.files) // 2
