@@ -14,8 +14,9 @@ from jax.sharding import PartitionSpec as P
 from model_axis_worker import ALONE, RUNS
 
 import fedjax_drag as fd
+from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.simulation.devices.model_sharding import SMALLEST, spec_of, specs_of, split_among
+from fedjax_drag.simulation.devices.model_sharding import SMALLEST, divides_model, spec_of, specs_of, split_among
 
 MESH: Mesh = AbstractMesh((2, 4), ("clients", "model"))  # pyright: ignore[reportAssignmentType]
 
@@ -109,6 +110,19 @@ def test_rules_by_coordinate_are_split_over_both_axes():
 )
 def test_a_mesh_or_rules_that_do_not_fit(refused, fedavg, changes, message):
     refused(message, fedavg, **changes)
+
+
+def test_a_configuration_has_sizes_of_axes_and_lists(tiny):
+    rules = [["kernel", ["model", None]]]
+    config = load_experiment(tiny | {"sharding_rules": rules}, ["mesh={clients: 1, model: 2}"]).runs["tiny"]
+    assert (config.mesh, config.sharding_rules) == ({"clients": 1, "model": 2}, rules)
+
+
+def test_which_meshes_divide_the_model():
+    """Cells of a sweep with such a mesh run one by one."""
+    assert divides_model({"clients": 1, "model": 2})
+    assert divides_model(MESH)
+    assert not any(map(divides_model, ({"clients": 2}, Mesh(jax.devices(), ("clients",)), "all", None)))
 
 
 RULES = [("kernel", P("model", None))]
