@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from fedjax_drag import tree
+from fedjax_drag.kernels.arithmetic import axes_of_params
 
 
 @jax.tree_util.register_dataclass
@@ -118,7 +119,7 @@ def put(
     kept = jnp.ones(client_ids.shape, bool) if counted is None else counted
     for rows in jax.tree.leaves(nodes):
         if jnp.issubdtype(rows.dtype, jnp.inexact):
-            kept &= jnp.isfinite(rows).reshape(len(rows), -1).all(1)
+            kept &= jnp.isfinite(rows).all(axes_of_params(rows))
     return convert(lambda whole, mine: whole.put(client_ids, mine.rows, kept), state, cohort)
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import tree
+from fedjax_drag.kernels.arithmetic import sum_rows
 from fedjax_drag.kernels.order_statistics import middle, to_keys
 from fedjax_drag.ops.rules import ByzantineAggregator, Moved, moved_along
 from fedjax_drag.types import Deltas, Params, State
@@ -26,7 +27,7 @@ def mean_around_median(
     counted = selected.astype(jnp.float32)
     update = tree.weighted_sum(counted, terms)
     size = sum(leaf[0].size for leaf in jax.tree.leaves(deltas))
-    share = sum(leaf.reshape(len(selected), -1).sum(1) for leaf in jax.tree.leaves(coefficient)) / size
+    share = sum(map(sum_rows, jax.tree.leaves(coefficient))) / size
     return update, (counted * share).astype(counted.dtype)
 
 

@@ -90,6 +90,15 @@ def axes_of_params(leaf: jax.Array) -> tuple[int, ...]:
     return tuple(range(1, leaf.ndim))
 
 
+def sum_rows(leaf: jax.Array) -> Shaped[Array, " clients"]:
+    """Sums of ``[S, *p]`` over all axes but the first.
+
+    An accelerator keeps the axes: devices among which several are divided would have to gather flat rows.
+    """
+    flat = lambda leaf: leaf.reshape(len(leaf), -1).sum(1)
+    return jax.lax.platform_dependent(leaf, cpu=flat, default=lambda leaf: leaf.sum(axes_of_params(leaf)))
+
+
 def single(deltas: Deltas) -> Params:
     """The delta of a client by itself, ``[1, *p]`` to ``[*p]``."""
     return jax.tree.map(lambda leaf: accurate(leaf[0]), deltas)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
+from fedjax_drag.kernels.arithmetic import axes_of_params, sum_rows
 from fedjax_drag.types import Deltas, Params
 
 _BLOCK = 16384  # coordinates per product
@@ -64,10 +65,9 @@ def gram_around(
     """:func:`gram` of the offsets ``g_m - center``, which are not stored; without a derivative."""
 
     def leaf_gram(leaf: jax.Array, *middle: jax.Array) -> jax.Array:
-        rows = leaf.reshape(leaf.shape[0], -1)
-        shift = [row.reshape(1, -1) for row in middle]
+        shift = [row[None] for row in middle]
         # An accelerator's compiler divides the product among its cores, a CPU's does not keep its pieces in cache.
-        return jax.lax.platform_dependent(rows, scale, *shift, cpu=_gram_in_tiles, default=_gram_of)
+        return jax.lax.platform_dependent(leaf, scale, *shift, cpu=_gram_in_tiles, default=_gram_of)
 
     products: list[jax.Array] = jax.tree.leaves(jax.tree.map(leaf_gram, deltas, *([] if center is None else [center])))
     return sum(products[1:], products[0])
@@ -75,21 +75,27 @@ def gram_around(
 
 def _scaled(rows: jax.Array, scale: jax.Array, *shift: jax.Array) -> jax.Array:
     values = tree.accurate(rows) - shift[0] if shift else tree.accurate(rows)
-    return jnp.where(scale[:, None] != 0, scale[:, None] * values, 0.0)
+    factor = tree.expand(scale, rows)
+    return jnp.where(factor != 0, factor * values, 0.0)
 
 
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jax.lax.dot_general(a, b, (((1,), (1,)), ((), ())), precision=jax.lax.Precision.HIGHEST)
+    axes = axes_of_params(a)
+    return jax.lax.dot_general(a, b, ((axes, axes), ((), ())), precision=jax.lax.Precision.HIGHEST)
 
 
 def _gram_of(rows: jax.Array, scale: jax.Array, *shift: jax.Array) -> jax.Array:
-    """Inner products of scaled rows ``[S, d]``, which may be shifted by ``[1, d]`` before."""
+    """Inner products of scaled rows ``[S, *p]``, which may be shifted by ``[1, *p]`` before.
+
+    They keep their axes: devices among which several of these are divided would have to gather a flat row.
+    """
     scaled = _scaled(rows, scale, *shift)
     return _product(scaled, scaled)
 
 
 def _gram_in_tiles(rows: jax.Array, scale: jax.Array, *shift: jax.Array) -> jax.Array:
     """:func:`_gram_of` in pieces that stay in cache, each product of two sets of rows once."""
+    rows, shift = rows.reshape(len(rows), -1), tuple(x.reshape(1, -1) for x in shift)
     size, width = rows.shape
     tile = max(_TILE, -(-size // (_MOST_TILES * 8)) * 8)
     step = _BLOCK if size <= tile else _TILED_BLOCK
@@ -212,7 +218,7 @@ def _distances_backward(saved: Any, slope: jax.Array) -> tuple[Deltas, jax.Array
 
     def along(leaf: jax.Array, change: jax.Array) -> jax.Array:
         product = jnp.where(change != 0, tree.accurate(leaf) * change, 0.0)
-        return product.reshape(len(scale), -1).sum(1)
+        return sum_rows(product)
 
     by_scale = sum(jax.tree.leaves(jax.tree.map(along, deltas, back)), jnp.zeros_like(scale))
     back = jax.tree.map(lambda change: tree.expand(scale, change) * change, back)

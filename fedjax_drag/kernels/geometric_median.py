@@ -24,6 +24,7 @@ from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
+from fedjax_drag.kernels.arithmetic import axes_of_params, sum_rows
 from fedjax_drag.kernels.distances import gram
 from fedjax_drag.kernels.newton import median_of_places
 from fedjax_drag.kernels.span import Span, span_around
@@ -81,7 +82,7 @@ def distances_to(point: Params, deltas: Deltas, mass: Float[Array, " clients"]) 
     XLA fuses the offsets into the sums; storing them would cost several passes.
     """
 
-    def squares(g: jax.Array, z: jax.Array) -> jax.Array:
+    def in_blocks(g: jax.Array, z: jax.Array) -> jax.Array:
         g, z = g.reshape(len(mass), -1), z.reshape(-1)
         whole = g.shape[1] // _BLOCK if len(mass) > _MANY else 0
 
@@ -94,6 +95,12 @@ def distances_to(point: Params, deltas: Deltas, mass: Float[Array, " clients"]) 
 
         rest = square(g[:, whole * _BLOCK :], z[whole * _BLOCK :])
         return jax.lax.fori_loop(0, whole, block, rest) if whole else rest
+
+    def at_once(g: jax.Array, z: jax.Array) -> jax.Array:
+        return jnp.square(tree.accurate(g) - z).sum(axes_of_params(g))
+
+    def squares(g: jax.Array, z: jax.Array) -> jax.Array:
+        return jax.lax.platform_dependent(g, z, cpu=in_blocks, default=at_once)
 
     total = jnp.where(mass > 0, _over_leaves(squares, deltas, point), 1.0)
     safe = ((total > tree.SAFE_SQUARES[0]) & (total < tree.SAFE_SQUARES[1])).all()
@@ -111,7 +118,7 @@ def _distances_to_jvp(
 
     def along(away: jax.Array, dg: jax.Array, dz: jax.Array) -> jax.Array:
         change = tree.accurate(dg) - dz
-        return (tree.expand(unit, away) * away * change).reshape(len(unit), -1).sum(1)
+        return sum_rows(tree.expand(unit, away) * away * change)
 
     return distance, _over_leaves(along, offsets(deltas, point, mass), tangents[1], tangents[0])
 

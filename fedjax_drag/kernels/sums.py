@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_drag.kernels.arithmetic import accurate, cohort_size, expand, flat_rows, inverse, product, single
+from fedjax_drag.kernels.arithmetic import EXACT, accurate, cohort_size, expand, flat_rows, inverse, product, single
 from fedjax_drag.kernels.norms import is_finite
 from fedjax_drag.types import Deltas, Params
 
@@ -69,7 +69,9 @@ def _masked(weights: jax.Array, deltas: Deltas) -> Deltas:
 
 def _product(weights: jax.Array, deltas: Deltas) -> Deltas:
     def leaf_product(leaf: jax.Array) -> jax.Array:
-        return product(weights, flat_rows(leaf)).reshape(len(weights), *leaf.shape[1:])
+        if leaf.ndim == 1:
+            return product(weights, flat_rows(leaf))[:, 0]
+        return jnp.tensordot(weights, accurate(leaf), 1, precision=EXACT)
 
     return jax.tree.map(leaf_product, deltas)
 

@@ -31,6 +31,11 @@ class LoRA(nn.Module):
     scale: float
     targets: tuple[str, ...]
 
+    @property
+    def sharding_rules(self) -> Any:
+        """Those of the module; adapters are small."""
+        return getattr(self.model, "sharding_rules", ())
+
     def setup(self) -> None:
         """Gives the module's parameters the paths that they have without adapters."""
         nn.share_scope(self, self.model)

@@ -1,14 +1,24 @@
 """Transformer decoder for next tokens, and the block that it shares with the vision transformer."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from fedjax_drag import checks
 
 Initializer = nn.initializers.Initializer
+
+BLOCK_SHARDING = (
+    ("(query|key|value|mlp_in)/kernel$", PartitionSpec(None, "model")),
+    ("(query|key|value|mlp_in)/bias$", PartitionSpec("model")),
+    ("(out|mlp_out)/kernel$", PartitionSpec("model", None)),
+)
+"""How an axis ``"model"`` of a mesh divides a :class:`Block`: heads, and the inner states of the perceptron. Each
+device computes its share of them by itself, and the devices add up what leaves the two (Shoeybi et al., Megatron-LM:
+Training multi-billion parameter language models using model parallelism, 2019, Section 3)."""
 
 
 class Size(NamedTuple):
@@ -66,6 +76,8 @@ class Transformer(nn.Module):
       max_length: of a text.
       return_sequences: whether there are logits for each position or for the last only.
     """
+
+    sharding_rules: ClassVar = BLOCK_SHARDING
 
     num_classes: int
     size: Size

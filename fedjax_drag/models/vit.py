@@ -1,11 +1,13 @@
 """Vision transformer."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks
-from fedjax_drag.models.transformer import Block, Size, check_size
+from fedjax_drag.models.transformer import BLOCK_SHARDING, Block, Size, check_size
 
 SIZES = {
     "ti": Size(12, 3, 192),
@@ -25,6 +27,8 @@ class ViT(nn.Module):
       size: of the blocks.
       patch: side of a patch in pixels.
     """
+
+    sharding_rules: ClassVar = BLOCK_SHARDING
 
     num_classes: int
     size: Size

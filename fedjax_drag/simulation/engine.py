@@ -13,8 +13,10 @@ import jax
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from fedjax_drag import checks
+from fedjax_drag.models.modes import module_of
 from fedjax_drag.simulation.devices import processes
 from fedjax_drag.simulation.devices.host_state import DISK
+from fedjax_drag.simulation.devices.model_sharding import Specs, divides_model, specs_of
 from fedjax_drag.simulation.devices.placement import (
     Devices,
     along,
@@ -26,6 +28,7 @@ from fedjax_drag.simulation.devices.placement import (
 )
 from fedjax_drag.simulation.driver import Stopper
 from fedjax_drag.simulation.model import initial_params
+from fedjax_drag.simulation.model.model import joined
 from fedjax_drag.simulation.option_groups import EarlyStopping, check_adversary
 from fedjax_drag.simulation.options import check_options, documented, option, optional, options, takes
 from fedjax_drag.simulation.planning.outline import Outline, lowered, outline
@@ -137,12 +140,29 @@ def _placed(
         if held_out is not None and examples is not None:
             on_host = on_host._replace(held_out=held_out.taken_from(examples), client_test=None)
     everyone = elsewhere if mesh is None else everywhere(mesh)
-    run = dataclasses.replace(run, mesh=mesh, shard_data=asked.shard_data)
+    run = dataclasses.replace(run, mesh=mesh, specs=_specs(asked, run, mesh), shard_data=asked.shard_data)
     run = jax.tree.map(lambda x: put(x, everyone) if isinstance(x, jax.Array) else x, run)
     train = divide(on_host.train, mesh) if asked.shard_data else put(on_host.train, everyone)
     held_out = asked.data.test, asked.data.validation
     federation, held_out, key = put((on_host._replace(train=()), held_out, jax.random.key(asked.seed)), everyone)
     return run, federation._replace(train=train), held_out, key
+
+
+def _specs(asked: Settings, run: Run, mesh: Mesh | None) -> Specs:
+    """How the mesh divides the parameters of a run.
+
+    Raises:
+      ValueError: there are rules for it and no axis beside that of the clients, or a rule does not fit.
+    """
+    if mesh is None or not divides_model(mesh):
+        if asked.sharding_rules is not None:
+            raise ValueError(f"sharding_rules with mesh={asked.mesh!r}: need an axis beside that of the clients")
+        return ()
+    if asked.time_clients:
+        raise ValueError(f"time_clients=True with mesh={asked.mesh!r}: needs a model that one device holds")
+    rules = (*(asked.sharding_rules or ()), *getattr(module_of(asked.model), "sharding_rules", ()))
+    params, state = jax.eval_shape(run.model.init, jax.random.key(0))
+    return specs_of(rules, joined(params, state.frozen), mesh)
 
 
 @takes(SimulateArguments)

@@ -5,6 +5,7 @@ objects that a run is made of are :class:`~fedjax_drag.simulation.settings.Parts
 """
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from jax.sharding import Mesh
 
 from fedjax_drag import checks
 from fedjax_drag.simulation.devices.host_state import DEVICE, PLACES
+from fedjax_drag.simulation.devices.model_sharding import CLIENTS, ShardingRules, check_rules
 from fedjax_drag.simulation.devices.placement import MESHES
 from fedjax_drag.simulation.options import (
     count,
@@ -32,11 +34,15 @@ from fedjax_drag.simulation.run import FULL, PRECISIONS
 
 
 def check_mesh(name: str, value: Any) -> None:
-    """Refuses what is neither a mesh nor the name of one."""
+    """Refuses what is neither a mesh, nor the name of one, nor the sizes of its axes."""
     if isinstance(value, str):
         checks.one_of(name, value, MESHES)
+    elif isinstance(value, Mapping) and CLIENTS in value:
+        for axis, size in value.items():
+            count(f"{name}.{axis}", size)
     elif value is not None and not isinstance(value, Mesh):
-        allowed = f"one of {', '.join(MESHES)}, or a jax.sharding.Mesh of one axis"
+        sizes = f"sizes of axes such as {{{CLIENTS}: 2, model: 4}}"
+        allowed = f"one of {', '.join(MESHES)}, None, {sizes}, or a jax.sharding.Mesh"
         raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
 
 
@@ -173,9 +179,18 @@ class Execution:
         ``"cores"``: as many local devices as divide the cohort. ``"all"``: as many devices of all processes
         (:mod:`~fedjax_drag.simulation.devices.processes`), the same number of each. ``"auto"`` (default): ``"cores"``
         on a CPU of which several devices divide the cohort, where that is faster by an estimate
-        (:mod:`~fedjax_drag.simulation.planning.setup`), else one device. None: one device. In Python also a
-        ``jax.sharding.Mesh`` of one axis. A CPU has a device for each core on the command line, and in Python after
-        ``fd.use_cores()``; else it has one. The results are the same to rounding.
+        (:mod:`~fedjax_drag.simulation.planning.setup`), else one device. None: one device. Sizes of axes by name,
+        ``{"clients": 2, "model": 4}``: the clients are sharded over the first only, and along the others the devices
+        divide every client's model, its deltas and its state (``docs/scale.md``); ``cohort_size`` must be a multiple of
+        the first. In Python also a ``jax.sharding.Mesh`` of one axis, or of axes of which one is ``"clients"``. A CPU
+        has a device for each core on the command line, and in Python after ``fd.use_cores()``; else it has one. The
+        results are the same to rounding.
+      sharding_rules: how the further axes of ``mesh`` divide the model: pairs of a regular expression, which is
+        searched in the path of a parameter, and a ``jax.sharding.PartitionSpec`` or a list of its entries, such as
+        ``("mlp_in/kernel", P(None, "model"))``; ``P()`` is a copy on every device. The first pair that matches counts,
+        then those of the model, its attribute ``sharding_rules``, which
+        :func:`~fedjax_drag.models.transformer` has. Of what none matches, parameters of at least 65,536 entries
+        are divided along their largest axis that the devices divide. Default None: no pairs of your own.
       shard_data: whether the devices of ``mesh`` divide the training examples among them, so that each needs memory for
         its share only; in every round the examples of the cohort's clients then travel to the devices that work for
         them. Default False: every device holds all examples, and nothing travels. The results are the same bits.
@@ -206,7 +221,8 @@ class Execution:
 
     clients_axis: str = option(one_of("auto", "vmap", "map"), default="auto")
     clients_per_chunk: int | None = option(optional(count), default=None)
-    mesh: Mesh | str | None = option(check_mesh, default="auto")
+    mesh: Mesh | Mapping[str, int] | str | None = option(check_mesh, default="auto")
+    sharding_rules: ShardingRules | None = option(optional(check_rules), default=None)
     shard_data: bool = option(flag, default=False)
     aggregation: str = option(one_of("auto", "stack", "stream"), default="auto")
     compute_dtype: str = option(one_of("float32", "bfloat16"), default="float32")

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag.compression import Compressor
 from fedjax_drag.selection import Selection, StartLoss, uniform
+from fedjax_drag.simulation.devices.model_sharding import Specs
 from fedjax_drag.simulation.model.model import NO_STATISTICS, Model, ModelState, Statistics
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import Federation
@@ -63,6 +64,7 @@ class Run(Part):
       streams: whether clients' messages are added up as they come.
       batching: the way over the clients of a round.
       mesh: devices that share the clients; None for one device.
+      specs: how further axes of ``mesh`` divide the parameters; empty where there are none.
       shard_data: whether the devices of ``mesh`` divide the training examples among them.
       diagnostics: whether to report metrics of single clients; what is not reported is not computed.
       matmul_precision: of products in local passes, one of :data:`PRECISIONS`.
@@ -96,6 +98,7 @@ class Run(Part):
     streams: bool = False
     batching: ClientBatching = ClientBatching("map")
     mesh: Mesh | None = None
+    specs: Specs = ()
     shard_data: bool = False
     diagnostics: bool = True
     matmul_precision: str = PRECISIONS[0]

@@ -17,7 +17,8 @@ from fedjax_drag.selection import Selected
 from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.devices import host_state, memory
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
-from fedjax_drag.simulation.devices.placement import everywhere, own_copy, place
+from fedjax_drag.simulation.devices.model_sharding import num_shares
+from fedjax_drag.simulation.devices.placement import fetch, own_copy, place, placement
 from fedjax_drag.simulation.driver import Schedule, Track, drive, said
 from fedjax_drag.simulation.model.initial_params import Start
 from fedjax_drag.simulation.planning.compatibility import check_jit
@@ -110,7 +111,7 @@ class Simulation:
     @property
     def mesh_devices(self) -> int:
         """How many devices share the clients of a round."""
-        return self.mesh.size if self.mesh else 1
+        return num_shares(self.mesh)
 
     @property
     def client_state_bytes(self) -> int:
@@ -158,7 +159,9 @@ class Simulation:
         def result(state: RunState) -> Result:
             jax.block_until_ready(state)
             ended = track.result(state, time.perf_counter() - started, compile_seconds, seconds_per_step)
-            return ended if self.key.is_fully_addressable else ended._replace(params=own_copy(ended.params))
+            if self.key.is_fully_addressable:
+                return ended
+            return ended._replace(params=(fetch if self.spec.specs else own_copy)(ended.params))
 
         def record(state: RunState, before: int, done: int, measured: Any) -> bool:
             row = track.add(before, done, measured)
@@ -239,7 +242,7 @@ class Simulation:
 
     def initial_state(self) -> RunState:
         """The state before the first round."""
-        given, rows_on = place(self.given, everywhere(self.mesh)), self.outline.rows_on
+        given, rows_on = self._placed(self.given), self.outline.rows_on
         state = programs.init(self.spec, self.key, given, one_row=rows_on != DEVICE)
         return state if rows_on == DEVICE else host_state.repeat(state, self.federation.rows.shape[0], rows_on)
 
@@ -257,11 +260,17 @@ class Simulation:
                 name = jax.tree_util.keystr(path)
                 raise ValueError(f"initial{name} with shape {np.shape(leaf)}: must be {expected.shape}")
 
-        # A copy, because the compiled rounds reuse the buffers they are given.
-        def copied(state: Any, like: Any) -> Any:
-            return jax.tree.map(lambda x, e: jnp.array(x, e.dtype, copy=True), state, like)
+        # A copy, because the compiled rounds reuse the buffers they are given. A device may hold less than the host.
+        def copy(x: Any, like: Any) -> Any:
+            return np.array(x, like.dtype) if isinstance(x, np.ndarray) else jnp.array(x, like.dtype, copy=True)
+
+        copied = functools.partial(jax.tree.map, copy)
 
         if self.outline.rows_on == DEVICE:
             return place(copied(initial, like), self.outline.shardings)
         on_device = copied(per_client.without_rows(initial), per_client.without_rows(like))
-        return host_state.with_rows_of(initial, place(on_device, everywhere(self.mesh)), self.outline.rows_on)
+        return host_state.with_rows_of(initial, self._placed(on_device), self.outline.rows_on)
+
+    def _placed(self, values: Any) -> Any:
+        """``values`` without rows of clients on the devices of the run."""
+        return place(values, placement(values, self.mesh, self.spec.specs))

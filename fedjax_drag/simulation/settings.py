@@ -29,6 +29,8 @@ from fedjax_drag.models.modes import WithModes, module_of
 from fedjax_drag.ops.paths import Trainable, check_trainable
 from fedjax_drag.selection import SELECTION, Selection, uniform
 from fedjax_drag.simulation.criterion import Criterion
+from fedjax_drag.simulation.devices.host_state import DEVICE
+from fedjax_drag.simulation.devices.model_sharding import divides_model
 from fedjax_drag.simulation.model.model import is_model
 from fedjax_drag.simulation.option_groups import (
     Adversary,
@@ -396,6 +398,11 @@ class Settings(Arguments):
     def num_byzantine_in_cohort(self) -> int:
         """How many clients of a cohort are malicious on the average, rounded up: what rules are told."""
         return malicious_per_cohort(self.data.num_clients, self.cohort_size, self.num_malicious, self.byzantine_of)[0]
+
+    @property
+    def is_run_alone(self) -> bool:
+        """Whether no other run shares its program: rows of clients are on the host, or devices divide its model."""
+        return self.client_state != DEVICE or divides_model(self.mesh)
 
     @property
     def uses_root(self) -> bool:

@@ -150,7 +150,8 @@ class Config(EarlyStopping, Measurement, Execution, Adversary, Participation, Lo
     augmentation: Component | None = None
     initial_params: str | None = None
     seed: int = option(partial(checks.count, low=0, high=2**32 - 1), 0)
-    mesh: str | None = with_default(Execution, "mesh", "auto")
+    mesh: Any = with_default(Execution, "mesh", "auto")
+    sharding_rules: Any = with_default(Execution, "sharding_rules", None)
     evaluate_clients: Any = with_default(Measurement, "evaluate_clients", False)
     keep_checkpoints: int = option(partial(checks.count, low=0), 2)
     keep_best: bool = True

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from fedjax_drag.accelerators import counts
 from fedjax_drag.accelerators.counts import Memory, Work
 from fedjax_drag.accelerators.targets import Chip, Target
+from fedjax_drag.simulation.devices.model_sharding import num_shares
 from fedjax_drag.simulation.planning.setup import steps_of_clients
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.local import LOCAL_STEPS
@@ -136,13 +137,17 @@ def typical_steps(settings: Settings, batching: ClientBatching, mesh: Mesh | Non
       batching: the way over the clients of a round.
       mesh: devices that share the clients, or None.
     """
-    steps, sharing = steps_of_clients(settings), mesh.size if mesh else 1
+    steps, sharing = steps_of_clients(settings), num_shares(mesh)
     at_once = settings.cohort_size // sharing if batching.clients_axis == "vmap" else batching.clients_per_chunk or 1
     at_once = min(at_once, len(steps))
     groups = steps[: len(steps) // at_once * at_once].reshape(-1, at_once)
     return round(float(np.max(groups, axis=1).mean()))
 
 
-def array_bytes(tree: Any) -> int:
-    """Bytes of a pytree of arrays or shapes."""
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+def array_bytes(tree: Any, shardings: Any = None) -> int:
+    """Bytes of a pytree of arrays or shapes; those on each device where there are shardings of its leaves."""
+    leaves, lies = jax.tree.leaves(tree), jax.tree.leaves(shardings)
+    shapes = [leaf.shape for leaf in leaves]
+    if lies:
+        shapes = [own.shard_shape(shape) for own, shape in zip(lies, shapes, strict=True)]
+    return sum(math.prod(shape) * leaf.dtype.itemsize for leaf, shape in zip(leaves, shapes, strict=True))

@@ -16,6 +16,7 @@ from fedjax_drag.experiment.plan.programs import (
 )
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.simulation.devices.host_state import DEVICE
+from fedjax_drag.simulation.devices.model_sharding import num_shares
 from fedjax_drag.simulation.engine import lower_settings
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
@@ -27,6 +28,7 @@ class RunPlan(ProgramPlan):
     Attributes:
       batching: the way over the clients of a round.
       cohort_size: clients in a round.
+      shares: into how many the devices divide these; fewer than the devices where they divide the model too.
       client_state: bytes of what is kept for every client, by the method and by the engine.
       rounds: of the run.
       evaluations: of the run.
@@ -38,6 +40,7 @@ class RunPlan(ProgramPlan):
 
     batching: ClientBatching
     cohort_size: int
+    shares: int
     client_state: int
     rounds: int
     evaluations: int
@@ -85,6 +88,7 @@ def plan_run(label: str, config: Config, target: Target, federations: Federation
         needed=target.chip.usable + 1,
         batching=lowered.batching,
         cohort_size=settings.cohort_size,
+        shares=num_shares(lowered.mesh),
         client_state=per_client.num_bytes(shapes),
         rounds=settings.num_rounds,
         evaluations=num_evaluations(settings),
@@ -95,8 +99,10 @@ def plan_run(label: str, config: Config, target: Target, federations: Federation
     except TooLargeError as error:
         return dataclasses.replace(plan, needed=max(error.needed, plan.needed))
     advance, evaluate = programs.advance, programs.evaluate
-    without_rows = array_bytes(per_client.without_rows(shapes))
-    rows = per_client.num_bytes(shapes) // devices if lowered.outline.rows_on == DEVICE else 0
+    lies, rows = lowered.outline.shardings, 0
+    without_rows = array_bytes(*map(per_client.without_rows, (shapes, lies)))
+    if lowered.outline.rows_on == DEVICE:
+        rows = array_bytes(*map(per_client.found_in, (shapes, lies)))
     resident = advance.arguments + max(0, evaluate.arguments - without_rows)
     state = min(resident, without_rows + rows)
     return dataclasses.replace(

@@ -12,7 +12,6 @@ from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import Grid, Point, describe
 from fedjax_drag.simulation.batch import lower_batch
 from fedjax_drag.simulation.cells import likeness
-from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.settings import Settings
 
@@ -95,7 +94,7 @@ def plan_sweep(grid: Grid, target: Target, say: Say, most: int | None = None) ->
         except ValueError as error:
             failed[point.label] = str(error).splitlines()[0]
     for number, members in enumerate(groups.values(), start=1):
-        alone = len(members) == 1 or most == 1 or members[0][1].client_state != DEVICE
+        alone = len(members) == 1 or most == 1 or members[0][1].is_run_alone
         say_which = lambda words, number=number: say(f"program {number} of {len(groups)}: {words}")
         try:
             if alone:

@@ -108,9 +108,11 @@ def _done(work: Work, target: Target) -> str:
 
 
 def _clients(plan: RunPlan) -> str:
-    each, batching = plan.cohort_size // plan.devices, plan.batching
+    each, batching = plan.cohort_size // plan.shares, plan.batching
     at_once = each if batching.clients_axis == "vmap" else min(each, batching.clients_per_chunk or 1)
     way = f"{each} of a round, {'all' if at_once == each else at_once} at once ({batching.clients_axis})"
+    if plan.devices > plan.shares:
+        return f"{way}, on each of {plan.shares} groups of {plan.devices // plan.shares} devices"
     if plan.devices > 1:
         return f"{way}, on each of {plan.devices} devices"
     idle = plan.target.num_devices - 1

@@ -30,7 +30,6 @@ from fedjax_drag.experiment.sweep.sweep_folder import CELLS, CONFIG
 from fedjax_drag.files import write_text
 from fedjax_drag.simulation import frames
 from fedjax_drag.simulation.cells import likeness
-from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.program.sampling import probabilities
@@ -324,7 +323,7 @@ def _run(
 ) -> Iterator[dict[int, Cell]]:
     """Runs the cells of one group as one program; those that it cannot run, one by one."""
     left = {member.place: member for member in members}
-    if len(members) > 1 and members[0].settings.client_state == DEVICE:
+    if len(members) > 1 and not members[0].settings.is_run_alone:
         try:
             for ended in run_as_one_program(members, most, quiet):
                 yield {place: outcome(left.pop(place).point, one) for place, one in ended.items()}

@@ -1,6 +1,8 @@
 """Clients over devices: meshes, and the devices that hold each array.
 
-With a mesh, every device runs the local passes of its share of the cohort. Where the method needs sums alone, the
+With a mesh, every device runs the local passes of its share of the cohort; on a mesh with further axes the devices
+along them run these together, each with a part of the model
+(:mod:`~fedjax_drag.simulation.devices.model_sharding`). Where the method needs sums alone, the
 device adds up the messages of its share, and the devices exchange only these sums. Otherwise the messages move from a
 split by client to a split by coordinate (one all-to-all), so that any rule, order statistics included, works on whole
 columns; a leaf with no axis that the devices divide is copied to all. The new parameters are gathered at the end of the
@@ -8,18 +10,27 @@ round.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag import checks, per_client
 from fedjax_drag.cores import ENVIRONMENT_VARIABLE
+from fedjax_drag.simulation.devices.model_sharding import (
+    CLIENTS,
+    Specs,
+    clients_axis,
+    num_shares,
+    spec_of,
+    split_among,
+)
 
 Devices = Sequence[Any]
 """Devices of one kind, of this process or to compile for alone."""
@@ -33,14 +44,16 @@ def platform_of(devices: Devices | None) -> str:
     return jax.default_backend() if devices is None else devices[0].platform
 
 
-def resolve_mesh(mesh: Mesh | str | None, cohort_size: int, only: Devices | None = None) -> Mesh | None:
+def resolve_mesh(
+    mesh: Mesh | Mapping[str, int] | str | None, cohort_size: int, only: Devices | None = None
+) -> Mesh | None:
     """Checks the argument ``mesh`` of a run.
 
     Args:
       mesh: None (one device), ``"cores"`` (as many devices of this process as divide the cohort), ``"all"`` (as many of
-        all processes, the same number of each), ``"auto"`` (``"cores"`` where :func:`can_share`; else one device) or a
-        mesh of one axis.
-      cohort_size: S, which must be a multiple of the number of devices.
+        all processes, the same number of each), ``"auto"`` (``"cores"`` where :func:`can_share`; else one device), the
+        sizes of axes by name, or a mesh. Of several axes one is ``"clients"``; the others divide the model.
+      cohort_size: S, which must be a multiple of the number of devices, or of the size of the axis ``"clients"``.
       only: devices that stand for those of all processes; ``"auto"`` is then one device.
 
     Raises:
@@ -63,12 +76,26 @@ def resolve_mesh(mesh: Mesh | str | None, cohort_size: int, only: Devices | None
         shares = [share for share in range(1, fewest + 1) if cohort_size % (share * len(devices)) == 0]
         # Devices that do not divide the cohort are refused below.
         share = shares[-1] if shares and shares[-1] * len(devices) > 1 else fewest
-        mesh = Mesh([device for own in devices for device in own[:share]], ("clients",))
-    if len(mesh.axis_names) != 1:
-        raise ValueError(f"mesh with axes {mesh.axis_names}: must have one axis, over which clients are sharded")
-    if cohort_size % mesh.size:
-        raise ValueError(f"cohort_size={cohort_size}: must be a multiple of the {mesh.size} devices of the mesh")
-    return mesh
+        mesh = Mesh([device for own in devices for device in own[:share]], (CLIENTS,))
+    elif isinstance(mesh, Mapping):
+        mesh = _mesh_of_sizes(mesh, jax.devices() if only is None else only)
+    if len(mesh.axis_names) != 1 and CLIENTS not in mesh.axis_names:
+        allowed = f"must have one axis, over which clients are sharded, or one called {CLIENTS!r} beside others"
+        raise ValueError(f"mesh with axes {mesh.axis_names}: {allowed}")
+    if cohort_size % num_shares(mesh):
+        shares = f"{mesh.size} devices" if num_shares(mesh) == mesh.size else f"{num_shares(mesh)} shares of clients"
+        raise ValueError(f"cohort_size={cohort_size}: must be a multiple of the {shares} of the mesh")
+    return Mesh(mesh.devices, mesh.axis_names)  # without the types of axes that jax.make_mesh gives it
+
+
+def _mesh_of_sizes(sizes: Mapping[str, int], devices: Devices) -> Mesh:
+    """A mesh of axes by name, neighbours along the last ones."""
+    number = math.prod(sizes.values())
+    if number > len(devices) or (jax.process_count() > 1 and number < len(devices)):
+        raise ValueError(f"mesh={dict(sizes)}: is for {number} devices, and there are {len(devices)}")
+    shape = tuple(sizes.values())
+    ordered = mesh_utils.create_device_mesh(shape, devices[:number], allow_split_physical_axes=True)
+    return Mesh(ordered, tuple(sizes))
 
 
 def can_share(cohort_size: int) -> bool:
@@ -78,19 +105,19 @@ def can_share(cohort_size: int) -> bool:
     return is_divisible and jax.default_backend() == "cpu" and jax.process_count() == 1
 
 
-def split_coordinates(stacked: Any, mesh: Mesh | None) -> Any:
-    """``stacked`` ``[S, *p]`` split along the first parameter axis that the devices divide, and not along S."""
+def split_coordinates(stacked: Any, mesh: Mesh | None, specs: Specs = ()) -> Any:
+    """``stacked`` ``[S, *p]`` split along the first parameter axis that the devices divide, and not along S.
+
+    What other axes of the mesh divide of it stays divided.
+    """
     if mesh is None:
         return stacked
 
-    def leaf(x: jax.Array) -> jax.Array:
-        axes = [None] * x.ndim
-        divisible = [axis for axis in range(1, x.ndim) if x.shape[axis] % mesh.size == 0]
-        if divisible:
-            axes[divisible[0]] = mesh.axis_names[0]
+    def leaf(path: Any, x: jax.Array) -> jax.Array:
+        axes = split_among(spec_of(path, x.shape, specs) or [None] * x.ndim, x.shape, mesh)
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*axes)))
 
-    return jax.tree.map(leaf, stacked)
+    return jax.tree_util.tree_map_with_path(leaf, stacked)
 
 
 def bring(examples: Any, index: jax.Array, mesh: Mesh) -> Any:
@@ -104,7 +131,7 @@ def bring(examples: Any, index: jax.Array, mesh: Mesh) -> Any:
     Returns:
       ``[S, L, ...]``, on each device those of its share of the clients; for one list ``[L, ...]``, on every device.
     """
-    axis, of_clients = mesh.axis_names[0], index.ndim == 2
+    axis, of_clients = clients_axis(mesh), index.ndim == 2
 
     def share(own: Any, index: jax.Array) -> Any:
         """Every device adds what it has of the whole, the rest being 0."""
@@ -119,23 +146,26 @@ def bring(examples: Any, index: jax.Array, mesh: Mesh) -> Any:
 
         return jax.tree.map(leaf, own)
 
+    if num_shares(mesh) == 1:
+        return jax.tree.map(lambda x: x[index], examples)
     split = PartitionSpec(axis)
     out = split if of_clients else PartitionSpec()
-    return jax.shard_map(share, mesh=mesh, in_specs=(split, PartitionSpec()), out_specs=out)(examples, index)
+    in_specs = split, PartitionSpec()
+    return jax.shard_map(share, mesh=mesh, in_specs=in_specs, out_specs=out, axis_names={axis})(examples, index)
 
 
 def divided(examples: Any, mesh: Mesh) -> Any:
     """``examples`` from the host, their leading axis padded with zeros and divided among the devices."""
 
     def leaf(x: np.ndarray) -> Any:
-        return place(np.pad(x, [(0, -len(x) % mesh.size), *[(0, 0)] * (x.ndim - 1)]), along(mesh))
+        return place(np.pad(x, [(0, -len(x) % num_shares(mesh)), *[(0, 0)] * (x.ndim - 1)]), along(mesh))
 
     return _once(leaf, examples, along(mesh))
 
 
 def along(mesh: Mesh) -> NamedSharding:
     """The sharding of arrays whose leading axis the devices divide."""
-    return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
+    return NamedSharding(mesh, PartitionSpec(clients_axis(mesh)))
 
 
 def everywhere(mesh: Mesh | None) -> NamedSharding | None:
@@ -143,26 +173,33 @@ def everywhere(mesh: Mesh | None) -> NamedSharding | None:
     return None if mesh is None else NamedSharding(mesh, PartitionSpec())
 
 
-def placement(state: Any, mesh: Mesh | None) -> Any:
+def placement(state: Any, mesh: Mesh | None, specs: Specs = ()) -> Any:
     """The shardings of a run's state: a copy on every device, rows of clients divided among them.
 
-    Rows whose number the devices do not divide are copied too. None without a mesh.
+    Rows whose number the devices do not divide are copied too. What is like the parameters is divided as ``specs`` say.
+    None without a mesh.
     """
     if mesh is None:
         return None
 
-    def of_rows(x: Any) -> NamedSharding:
-        return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0] if x.shape[0] % mesh.size == 0 else None))
+    def leaf(path: Any, x: Any, of_clients: bool = False) -> NamedSharding:
+        shape = np.shape(x)
+        entries: list[Any] = spec_of(path, shape, specs) or [None] * len(shape) * of_clients
+        if of_clients and shape[0] % num_shares(mesh) == 0:
+            entries[0] = clients_axis(mesh)
+        return NamedSharding(mesh, PartitionSpec(*entries))
 
-    def node(part: Any) -> Any:
-        return jax.tree.map(of_rows, part) if per_client.is_per_client(part) else everywhere(mesh)
+    def node(path: Any, part: Any) -> Any:
+        if not per_client.is_per_client(part):
+            return leaf(path, part)
+        return jax.tree_util.tree_map_with_path(lambda below, x: leaf((*path, *below), x, of_clients=True), part)
 
-    return jax.tree.map(node, state, is_leaf=per_client.is_per_client)
+    return jax.tree_util.tree_map_with_path(node, state, is_leaf=per_client.is_per_client)
 
 
-def placed(state: Any, mesh: Mesh | None) -> Any:
+def placed(state: Any, mesh: Mesh | None, specs: Specs = ()) -> Any:
     """``state`` with the shardings of :func:`placement`; also inside a compiled program."""
-    return state if mesh is None else jax.lax.with_sharding_constraint(state, placement(state, mesh))
+    return state if mesh is None else jax.lax.with_sharding_constraint(state, placement(state, mesh, specs))
 
 
 def outlined(values: Any, sharding: Any, mesh: Mesh | None = None) -> Any:
@@ -176,7 +213,7 @@ def outlined(values: Any, sharding: Any, mesh: Mesh | None = None) -> Any:
 
     def leaf(x: Any) -> jax.ShapeDtypeStruct:
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.extended)
-        shape = (x.shape[0] + -x.shape[0] % mesh.size, *x.shape[1:]) if mesh else x.shape
+        shape = (x.shape[0] + -x.shape[0] % num_shares(mesh), *x.shape[1:]) if mesh else x.shape
         return jax.ShapeDtypeStruct(
             shape, x.dtype if is_key else jax.dtypes.canonicalize_dtype(x.dtype), sharding=sharding
         )

@@ -246,7 +246,7 @@ def outline(run: Run, federation: Federation, key: Any, client_state: str) -> Ou
         cost = cost._replace(bytes_down=cost.bytes_down - num_bytes(messages.downlink.start))
     check_benign(run, messages.uplink)
     rows_on = client_state if per_client.found_in(shapes) else DEVICE
-    return Outline(shapes, placement(_received(run, shapes, rows_on), run.mesh), cost, rows_on)
+    return Outline(shapes, placement(_received(run, shapes, rows_on), run.mesh, run.specs), cost, rows_on)
 
 
 @by_shape
@@ -293,7 +293,9 @@ def lowered(
     on_devices = functools.partial(_placed, sharding=shared)
     state = _received(run, outline.shapes, outline.rows_on)
     state = on_devices(state) if outline.shardings is None else jax.tree.map(_leaf, state, outline.shardings)
-    without_rows = on_devices(per_client.without_rows(outline.shapes))
+    without_rows = per_client.without_rows(outline.shapes)
+    shardings = placement(without_rows, run.mesh, run.specs)
+    without_rows = on_devices(without_rows) if shardings is None else jax.tree.map(_leaf, without_rows, shardings)
     own = own_examples(federation, state if outline.rows_on == DEVICE else on_devices(outline.shapes))
     totals = programs.no_totals(run.may_be_absent)
     clients = np.arange(run.num_clients if outline.rows_on == DEVICE else run.cohort_size, dtype=np.int32)

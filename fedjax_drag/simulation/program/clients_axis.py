@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from fedjax_drag.simulation.devices.model_sharding import clients_axis, num_shares
+
 One = Callable[[Any, Any], Any]
 """``(shared, entry) -> output``, for one client."""
 
@@ -57,9 +59,9 @@ def map_clients(
             return jax.vmap(of_entry)(inputs)
         return _in_chunks(of_entry, lambda _, outputs: ((), outputs), inputs, batching.clients_per_chunk or 1, into)[1]
 
-    if mesh is None:
+    if mesh is None or num_shares(mesh) == 1:
         return on_one_device(shared, inputs, into)
-    split = PartitionSpec(mesh.axis_names)
+    split = PartitionSpec(clients_axis(mesh))
     return _shared_among(mesh, on_one_device, (PartitionSpec(), split, split), split)(shared, inputs, into)
 
 
@@ -82,6 +84,7 @@ def sum_clients(
     Returns:
       The sum of all totals, and what is kept of each entry, with a leading axis as long as that of ``inputs``.
     """
+    axis = None if mesh is None or num_shares(mesh) == 1 else clients_axis(mesh)
 
     def on_one_device(shared: Any, inputs: Any) -> tuple[Any, Any]:
         of_entry, of_chunk = functools.partial(one, shared), functools.partial(accumulate, shared)
@@ -89,11 +92,11 @@ def sum_clients(
             total, kept = of_chunk(inputs, jax.vmap(of_entry)(inputs))
         else:
             total, kept = _in_chunks(of_entry, of_chunk, inputs, batching.clients_per_chunk or 1, None)
-        return (total if mesh is None else jax.lax.psum(total, mesh.axis_names)), kept
+        return (total if axis is None else jax.lax.psum(total, axis)), kept
 
-    if mesh is None:
+    if mesh is None or axis is None:
         return on_one_device(shared, inputs)
-    specs = PartitionSpec(), PartitionSpec(mesh.axis_names)
+    specs = PartitionSpec(), PartitionSpec(axis)
     return _shared_among(mesh, on_one_device, specs, specs)(shared, inputs)
 
 
@@ -117,14 +120,16 @@ def _shared_among(
 
         own_specs = tuple(spec for spec, passes in zip(specs, passed, strict=True) if passes)
         own = [leaf for leaf, passes in zip(leaves, passed, strict=True) if passes]
-        return jax.shard_map(on_one, mesh=mesh, in_specs=own_specs, out_specs=out_specs, check_vma=False)(*own)
+        # Along other axes of the mesh XLA divides what one device along the clients' axis computes.
+        shared = {"mesh": mesh, "axis_names": {clients_axis(mesh)}, "check_vma": False}
+        return jax.shard_map(on_one, in_specs=own_specs, out_specs=out_specs, **shared)(*own)
 
     return on_all_devices
 
 
 def _empty_share(leaf: Any, spec: PartitionSpec, mesh: Mesh) -> jax.Array:
     """A device's share of an array without entries."""
-    shape = leaf.shape if spec == PartitionSpec() else (leaf.shape[0] // mesh.size, *leaf.shape[1:])
+    shape = leaf.shape if spec == PartitionSpec() else (leaf.shape[0] // num_shares(mesh), *leaf.shape[1:])
     return jnp.zeros(shape, leaf.dtype)
 
 

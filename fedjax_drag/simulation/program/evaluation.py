@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from fedjax_drag import tree
 from fedjax_drag.data.batching import gather
 from fedjax_drag.kernels.arithmetic import expand
+from fedjax_drag.simulation.devices.model_sharding import num_shares
 from fedjax_drag.simulation.model.model import Model, ModelState
 from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
 from fedjax_drag.simulation.program.federation import HeldOut
@@ -118,7 +119,7 @@ def summed(values: Any, real: Bool[Array, " batch"]) -> Any:
 
 def _over_batches(of_batch: Callable[[Any, Any], Any], shared: Any, length: int, mesh: Mesh | None) -> Any:
     """``of_batch(shared, index)`` of every batch of a list, one after another, stacked; devices share the batches."""
-    shares = mesh.size if mesh else 1
+    shares = num_shares(mesh)
     num_batches = -(-length // (_batch_size(length) * shares)) * shares
     return map_clients(ClientBatching("map"), mesh, of_batch, shared, jnp.arange(num_batches))
 

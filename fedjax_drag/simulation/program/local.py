@@ -14,6 +14,7 @@ from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.data.batching import draw_epochs, draw_positions, whole_batches
 from fedjax_drag.per_client import PerClient
+from fedjax_drag.simulation.devices.model_sharding import divided_like_params
 from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.examples import Drawn, class_counts, fetch, mean_loss
@@ -288,21 +289,26 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
     own_keys = each_step("client rule") if client.keyed else None
     own_kept, statistics = own.kept.statistics, shared.model.statistics  # a client's own where they are local
     statistics = own_kept.rows if per_client.is_per_client(own_kept) else statistics
-    loss_fn = functools.partial(run.model.training_loss, shared.model)
+    training_loss = functools.partial(run.model.training_loss, shared.model)
     if client.has_loss:
-        loss_fn = functools.partial(loss_fn, class_counts=class_counts(run, shared, own))
+        training_loss = functools.partial(training_loss, class_counts=class_counts(run, shared, own))
     own_params = own.kept.own  # of a pass by itself what every client begins with
     if per_client.is_per_client(own_params):
         own_params = own_params.rows
     else:
         layers = run.model.personal_layers(shared.downlink.start, shared.model)
         own_params = client.own(shared.downlink.start, layers)
-    precision = run.matmul_precision
+    precision, downlink = run.matmul_precision, shared.downlink._replace(own=own.downlink)
+    divided = functools.partial(divided_like_params, mesh=run.mesh, specs=run.specs)
+
+    def loss_fn(params: Params, *others: Any) -> tuple[jax.Array, Statistics]:  # its gradient is divided too
+        return training_loss(divided(params), *others)
+
     with contextlib.nullcontext() if precision == PRECISIONS[0] else jax.default_matmul_precision(precision):
-        return local_pass(
+        local = local_pass(
             client,
             loss_fn,
-            client.receive(shared.downlink._replace(own=own.downlink), functools.partial(mean_loss, run, shared, own)),
+            client.receive(divided(downlink), functools.partial(mean_loss, run, shared, own)),
             fetch=functools.partial(fetch, run, shared, own),
             drawn=Drawn(places, keys),
             step_size=step_size_of(run, shared.round) if own.step_size is None else own.step_size,
@@ -312,6 +318,7 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
             optimizer=run.local_optimizer and value_of(run.local_optimizer),
             at_once=run.batching.is_batched,
         )
+    return divided(local)
 
 
 def step_size_of(run: Run, round_index: Int[Array, ""]) -> Any:

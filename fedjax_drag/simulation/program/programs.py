@@ -105,7 +105,7 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
     last_update = tree.zeros_like(params) if recalls else ()
     selection = run.selection.init(run.num_clients)
     first = RunState(params, of_method, jnp.zeros((), jnp.int32), last_update, model, clients, received, selection)
-    return placed(first, run.mesh)
+    return placed(first, run.mesh, run.specs)
 
 
 def _models(run: Run, key: PRNGKeyArray, params: Params, given: Start | None) -> dict[str, Params]:
@@ -156,7 +156,7 @@ def rounds(
     metrics, scratch = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
     with jax.named_scope(ROUNDS):
         state, metrics, totals, _ = jax.lax.fori_loop(state.round, stop, turn, (state, metrics, totals, scratch))
-    return placed(state, run.mesh), *_everywhere((metrics, totals), run)
+    return placed(state, run.mesh, run.specs), *_everywhere((metrics, totals), run)
 
 
 def evaluation(

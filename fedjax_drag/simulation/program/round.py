@@ -192,7 +192,7 @@ def _closed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -
     clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
     observed = run.selection.observe(before.selection, _observed(run, before, cohort, outcome))
     state = RunState(outcome.params, after, before.round + 1, last_update, model, clients, cohort.received, observed)
-    return placed((state, metrics), run.mesh)
+    return placed((state, metrics), run.mesh, run.specs)
 
 
 def _observed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -> Observed:

@@ -81,7 +81,7 @@ def aggregate(
     if requested(run.algorithm.needs) is not None:  # of what is uploaded, and before devices exchange it
         extras |= {"dissimilarity": _dissimilarity(run, cohort, uplink, of_benign)}
     if run.algorithm.split == "coordinates":
-        uplink = split_coordinates(uplink, run.mesh)
+        uplink = split_coordinates(uplink, run.mesh, run.specs)
     return run.algorithm.aggregate(params, uplink, cohort.state, **extras)
 
 

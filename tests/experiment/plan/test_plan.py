@@ -18,7 +18,7 @@ from fedjax_drag.experiment.plan.runs import RunPlan
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.simulation.batch import LoweredCells
-from fedjax_drag.simulation.devices.placement import resolve_mesh
+from fedjax_drag.simulation.devices.placement import placement, resolve_mesh
 from fedjax_drag.simulation.engine import LoweredRun
 from fedjax_drag.simulation.planning.setup import resolve_batching
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
@@ -83,8 +83,8 @@ def state(settings):
 
 def lowered_run(settings, devices):
     batching = resolve_batching(settings.clients_axis, settings.clients_per_chunk, "gpu", settings.cohort_size)
-    outline = SimpleNamespace(shapes=state(settings), rows_on=settings.client_state)
-    mesh = resolve_mesh(settings.mesh, settings.cohort_size, devices)
+    mesh, shapes = resolve_mesh(settings.mesh, settings.cohort_size, devices), state(settings)
+    outline = SimpleNamespace(shapes=shapes, shardings=placement(shapes, mesh), rows_on=settings.client_state)
     return LoweredRun(SimpleNamespace(advance=None, evaluate=None), outline, mesh, batching)
 
 
