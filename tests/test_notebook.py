@@ -102,7 +102,7 @@ def test_shades_grow_with_the_values():
         (fd.aggregators.rfa(), "rfa(smoothing=1e-06, tolerance=0.0, max_iterations=3, weighting='uniform')"),
         (
             fd.algorithms.from_aggregator(fd.aggregators.krum(1), fd.clients.fedprox(mu=0.1)),
-            "from_aggregator(aggregator=krum(num_byzantine=1), client=fedprox(mu=0.1))",
+            "from_aggregator(aggregator=krum(num_byzantine=1, distance_power=2), client=fedprox(mu=0.1))",
         ),
         (fd.algorithms.adabest(), "adabest(num_clients=None, mu=0.02, beta=0.8, aggregator=None)"),
         (fd.algorithms.mime(), "mime(b=0.9, gradient='average', aggregator=None)"),

@@ -51,7 +51,7 @@ def made(needed):
     kernels = {Kernel("fusion", 10**9): 1, Kernel("fusion", 10**6, 10**10, "highest"): 1, Kernel("fusion", 0): 100}
     work = Work(Counter(kernels), collectives={}, open_loops=0)
     figures = {"usable": 1000, "needed": needed, "client_state": 0, "data": 1, "state": 2, "temporary": 3}
-    counts = {"devices": 1, "cohort_size": 4, "rounds": 6, "evaluations": 3}
+    counts = {"devices": 1, "shares": 1, "cohort_size": 4, "rounds": 6, "evaluations": 3}
     done = {"round": work, "evaluation": work, "seconds": 0.25}
     return lambda label, config, target, *_: RunPlan(
         label=label, target=target, batching=ClientBatching("vmap"), **figures, **counts, **done
