@@ -39,7 +39,8 @@ from fedjax_drag.simulation.progress import progress_shown
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.simulation.runner import Evaluation, Simulation
-from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, Watching, as_algorithm
+from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, as_algorithm
+from fedjax_drag.simulation.watching import Watching
 from fedjax_drag.types import Aggregator, Algorithm
 
 

@@ -30,7 +30,7 @@ from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, has_own_models, own_examples
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.run import Run, RunState
-from fedjax_drag.simulation.settings import STATE
+from fedjax_drag.simulation.watching import STATE
 from fedjax_drag.types import Batch
 
 

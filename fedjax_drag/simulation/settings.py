@@ -42,10 +42,11 @@ from fedjax_drag.simulation.option_groups import (
     check_deadline,
     check_pass,
 )
-from fedjax_drag.simulation.options import check_options, count, documented, flag, option, optional, options, span
+from fedjax_drag.simulation.options import check_options, count, documented, option, optional, options, span
 from fedjax_drag.simulation.program.federation import ClientSplit, count_malicious, hold_out, malicious_per_cohort
 from fedjax_drag.simulation.program.sampling import as_trace
-from fedjax_drag.simulation.run import FULL, RunState
+from fedjax_drag.simulation.run import FULL
+from fedjax_drag.simulation.watching import Watching
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Metric, Optimizer
 
 MODEL = Kind(
@@ -79,14 +80,6 @@ METHOD = Kind(
 ALGORITHM = METHOD._replace(type=Algorithm, phrase="an algorithm, such as fd.algorithms.from_aggregator(rule)")
 
 
-STATE = Kind(
-    RunState,
-    "the state of a run, such as result.state",
-    libraries={"fedjax_drag.simulation.result.Result": "give its state, result.state"},
-    otherwise="parameters to start from are the argument initial_params",
-)
-
-
 def as_algorithm(name: str, value: Any) -> Algorithm:
     """An algorithm as it is, and the one that an aggregation rule stands for; anything else is refused."""
     METHOD.check(name, value)
@@ -101,15 +94,6 @@ def check_initial_params(name: str, value: Any) -> None:
     if not leaves or not all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
         allowed = "a pytree of arrays like the model's parameters, such as result.params, or the path of a file"
         raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
-
-
-def check_callbacks(name: str, value: Any) -> None:
-    """Refuses anything but several functions."""
-    allowed = "a list of functions of an evaluation, such as [print]"
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
-    for index, callback in enumerate(value):
-        kinds.check_function(f"{name}[{index}]", callback, "a function of an evaluation")
 
 
 def check_data(name: str, value: Any) -> None:
@@ -267,24 +251,6 @@ class Arguments(Measurement, Execution, Adversary, Participation, LocalWork, Par
     """The arguments of a run: :class:`Parts`, :class:`LocalWork`, :class:`Participation`, :class:`Adversary`,
     :class:`Execution` and :class:`Measurement` together.
     """
-
-
-@options
-class Watching:
-    """How a run begins, and who hears of it.
-
-    Attributes:
-      callbacks: functions that are called with an :class:`~fedjax_drag.simulation.runner.Evaluation` after each
-        evaluation. Where one returns True the run ends, with its result. An exception of one carries the result so
-        far as its attribute ``result``.
-      initial: state to continue from, such as ``result.state``; default a fresh start.
-      progress: True for a progress bar in a terminal or a notebook, and elsewhere a line for each evaluation on
-        standard error; False for neither; default None: the bar where there can be one, and no lines.
-    """
-
-    callbacks: Sequence[Callable[..., Any]] = option(check_callbacks, default=())
-    initial: RunState | None = option(optional(STATE.check), default=None)
-    progress: bool | None = option(optional(flag), default=None)
 
 
 @documented
