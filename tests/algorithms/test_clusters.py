@@ -158,6 +158,7 @@ def test_a_client_that_has_not_taken_part_uses_what_most_chose():
     np.testing.assert_allclose(result.history["client_accuracy"][-1], accuracies, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_robust_rule_protects_each_cluster():
     many = clients(10)
     data = fd.data.from_clients(many, test=many[0], mean=(0.0,), std=(1.0,))

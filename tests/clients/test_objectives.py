@@ -181,7 +181,7 @@ def test_what_a_client_keeps_is_its_last_model():
     assert far(jax.tree.map(lambda x: x[absent], rows), START) == 0
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("client", [moon(), fedlc(), fedntd()], ids=lambda client: client.name)
 def test_learns_with_krum_under_an_attack(client):
     rng = np.random.default_rng(2)

@@ -56,7 +56,7 @@ WRAPPED = [
 ]
 """Wrappers around the rules that find values again, and around such wrappers."""
 
-FAST, THOROUGH = {"meamed", "bulyan"}, {"median", "trimmed_mean", "caf", "mda", "autogm", "signguard"}
+FAST, THOROUGH = {"meamed"}, {"bulyan", "median", "trimmed_mean", "caf", "mda", "autogm", "signguard"}
 """Rules that find a value again; the others, which compile for minutes in all, are slow."""
 
 each_rule = parametrize(

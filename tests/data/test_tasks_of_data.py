@@ -52,7 +52,7 @@ def run(data, rule, attack, num_rounds=3):
 
 @pytest.mark.parametrize("attack", [fd.attacks.label_flip(1.0), pytest.param(fd.attacks.sign_flip(), marks=THOROUGH)])
 @pytest.mark.parametrize("rule", [pytest.param(rule, marks=[] if rule == "Krum" else THOROUGH) for rule in tasks.RULES])
-@pytest.mark.parametrize("name", ["digits_pairs", "shapes"])
+@pytest.mark.parametrize("name", ["digits_pairs", pytest.param("shapes", marks=THOROUGH)])
 def test_rules_train_on_it_under_attack(name, rule, attack):
     loss = run(federation(name), rule, attack)
     assert loss[-1] < loss[0]

@@ -50,6 +50,7 @@ def test_every_alternative_is_measured_in_turn(tiny, as_if):
     assert lines[-1] == "fastest: clients_axis=vmap"
 
 
+@pytest.mark.thorough
 def test_what_is_hardly_faster_is_not_chosen(tiny, as_if):
     as_if(by_way(map=1.0, chunk=0.99, vmap=0.98))
     found = fd.tune(tiny, ["mesh=null"], **FEW)
@@ -114,6 +115,7 @@ def test_a_present_setting_that_does_not_fit_is_passed_over_too(tiny, as_if):
     assert found.keys == {"clients_axis": "map"}
 
 
+@pytest.mark.thorough
 def test_devices_that_do_not_divide_the_cohort_are_named_and_passed_over(tiny, as_if):
     as_if(by_way())
     found = fd.tune(tiny, ["cohort_size=1"], **FEW)

@@ -81,6 +81,7 @@ def run(rule, task, **changes):
     return fd.simulate(rule, **arguments | changes)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("task", TASKS)
 def test_it_learns_and_the_history_has_its_metric(task):
     result = run(fd.aggregators.fedavg(), task)

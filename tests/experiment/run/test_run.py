@@ -271,6 +271,7 @@ def test_a_session_that_is_killed_keeps_the_time_of_those_before(tiny, tmp_path,
 
 
 @pytest.mark.optimised
+@pytest.mark.thorough
 def test_a_run_that_keeps_no_checkpoints_writes_none_and_begins_anew(tiny, finished, tmp_path, capsys, interrupt_after):
     light = tiny | {"keep_checkpoints": 0}
     with interrupt_after(2), pytest.raises(KeyboardInterrupt):
