@@ -284,7 +284,7 @@ ALGORITHMS = [
     Case("per_fedavg", algorithms.per_fedavg, {"alpha": 0.1}, {"alpha": (0.0, 0.1, 0.5)}),
     Case("per_fedavg-hessian", algorithms.per_fedavg, {"variant": "hessian_free"}, {"delta": (1e-3, 1e-2)}),
     Case("apfl", algorithms.apfl, {"adaptive": True}, {"alpha": (0.0, 0.5, 1.0)}),
-    Case("fine_tune", algorithms.fine_tune, {"steps": 3}, {"step_size": (0.01, 0.1)}),
+    Case("fine_tune", algorithms.fine_tune, {"steps": 3, "step_size": 0.01}, {"step_size": (0.01, 0.1)}),
     Case("local_only", algorithms.local_only),
 ]
 

@@ -112,7 +112,8 @@ def test_run_with_components_inside_components(command, tiny_file, tmp_path):
     assert first.exit_code == 0, first.output
     written = yaml.safe_load((tmp_path / "a" / "config.yaml").read_text())
     assert written["aggregator"]["c"]["transition_begin"] == 0
-    assert written["root_client"] == {"name": "robust_sgd", "reducer": {"name": "krum", "num_byzantine": 1}}
+    krum = {"name": "krum", "num_byzantine": 1, "distance_power": 2}
+    assert written["root_client"] == {"name": "robust_sgd", "reducer": krum}
     other = command("run", "a/config.yaml", "--out", "a", "--resume", "rounds=4", "aggregator.c.end_value=0.2")
     assert "aggregator.c.end_value=0.2: the run to resume in 'a' has aggregator.c.end_value=0.1" in one_line(other, 2)
 

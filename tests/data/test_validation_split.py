@@ -143,7 +143,9 @@ def test_the_split_is_the_same_under_every_rule_and_method():
         if name not in ("nnm", "bucketing", "clipping", "arc", "rescaled_mean")
     ]
     names = [{"aggregator": {"name": name} | needed.get(name, {})} for name in rules]
-    names += [{"algorithm": name} for name in registry.TABLES["algorithm"]]
+    layers = {name: {"layers": "Dense_1"} for name in ("fedper", "fedrep", "lg_fedavg")}
+    layers["fedrep"]["head_steps"] = 1
+    names += [{"algorithm": {"name": name} | layers.get(name, {})} for name in registry.TABLES["algorithm"]]
     expected = hold_out(load("digits"), 0.1)
     for name in names:
         config = load_experiment(common | name).config
