@@ -31,8 +31,9 @@ from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Batch
 
-Examples = tuple[Batch, tuple[Batch, Batch | None], Batch | None]
-"""What all cells share: training examples, test and validation examples, and those that clients are evaluated on."""
+Examples = tuple[Batch, tuple[Batch, Batch | None], Batch | None, Batch | None]
+"""What all cells share: training examples; test and validation examples; those that clients are evaluated on, and those
+that their models are adapted to before that, None for nothing."""
 
 
 class Cells(NamedTuple):
@@ -98,19 +99,25 @@ def advance_cells(
 
 @functools.partial(jax.jit, static_argnums=0)
 def evaluate_cells(
-    over: Over, common: Run, cells: Cells, states: RunState, held_out: tuple[Batch, Batch | None], own: Batch | None
+    over: Over,
+    common: Run,
+    cells: Cells,
+    states: RunState,
+    held_out: tuple[Batch, Batch | None],
+    own: Batch | None,
+    adapted_to: Batch | None,
 ) -> dict[str, jax.Array]:
-    """The evaluation of every cell; the clients' examples are of ``own``, None unless clients are evaluated."""
+    """The evaluation of every cell; of the last arguments see :data:`Examples`."""
 
     def one(shared: Any, entry: tuple[Cells, RunState]) -> dict[str, jax.Array]:
-        (common, (test, validation), own), (cell, state) = shared, entry
-        run, federation = joined(cell.run, common), cell.federation._replace(train=own)
+        (common, (test, validation), own, adapted_to), (cell, state) = shared, entry
+        run, federation = joined(cell.run, common), cell.federation._replace(train=adapted_to, client_test=own)
         metrics = programs.evaluation(run, state, test, validation, own_examples(federation, state))
         if has_own_models(run, federation):
             metrics |= evaluate_own_models(run, federation, cell.key, state, jnp.arange(run.num_clients))
         return metrics
 
-    return over(one, (common, held_out, own), (cells, states))
+    return over(one, (common, held_out, own, adapted_to), (cells, states))
 
 
 class LoweredBatch(NamedTuple):
@@ -206,7 +213,9 @@ def outlines_of(whole: Whole, train: Any) -> tuple[Outline, ...]:
 
 def examples_of(first: Settings) -> Examples:
     """The examples that all cells share."""
-    return first.data.train, (first.data.test, first.data.validation), first.split.examples
+    data, own = first.data, first.split.examples
+    adapts = own is not None and first.algorithm.adaptation is not None
+    return data.train, (data.test, data.validation), own, data.train if adapts else None
 
 
 def shapes_of(cells: Cells, width: int, sharding: Any) -> Cells:
@@ -239,14 +248,14 @@ def lower_cells(
       shapes: of one cell's state.
       platform: of the devices; default that of this process.
     """
-    train, held_out, own = examples
+    train, *evaluated = examples
     width, sharding = cells.key.shape[0], cells.key.sharding
     states = jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape), x.dtype, sharding=sharding), shapes)
     totals = for_each(width, programs.no_totals(cells.run.may_be_absent))
     return LoweredBatch(
         init_cells(platform or jax.default_backend()).lower(over, common, cells, given),
         advance_cells.lower(over, common, train, cells, states, totals, np.int32(1)),
-        evaluate_cells.lower(over, common, cells, states, held_out, own),
+        evaluate_cells.lower(over, common, cells, states, *evaluated),
     )
 
 

@@ -19,7 +19,7 @@ from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import checks
 from fedjax_drag.models.lora import ADAPTERS
-from fedjax_drag.ops.paths import path_of
+from fedjax_drag.ops.paths import joined, path_of
 from fedjax_drag.simulation.devices.processes import checksum
 from fedjax_drag.simulation.model.forms import variables_of
 from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
@@ -46,12 +46,7 @@ def started(model: Model, key: PRNGKeyArray, start: Start | None) -> tuple[Param
     if start is None:
         return params, state
     statistics = state.statistics if start.statistics is None else start.statistics
-    return _completed(start.params, params), ModelState(_completed(start.frozen, state.frozen), statistics)
-
-
-def _completed(given: Any, drawn: Any) -> Any:
-    is_none = lambda node: node is None
-    return jax.tree.map(lambda own, other: other if own is None else own, given, drawn, is_leaf=is_none)
+    return joined(start.params, params), ModelState(joined(start.frozen, state.frozen), statistics)
 
 
 def fitted(where: str, found: Mapping[str, Any], params: Params, state: ModelState) -> Start:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from fedjax_drag import per_client, tree
 from fedjax_drag.clients import sgd
 from fedjax_drag.data.batching import gather
+from fedjax_drag.simulation.devices.model_sharding import num_shares
 from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
@@ -40,32 +41,31 @@ def evaluate_own_models(
     Returns:
       ``own_<metric>`` ``[N]`` for each metric of the model that is one of clients, NaN where a client has no example.
     """
-    own_model, adaptation, held_out = run.algorithm.own_model, run.algorithm.adaptation, federation.held_out
+    own_model, adaptation = run.algorithm.own_model, run.algorithm.adaptation
     assert own_model is not None
-    assert held_out is not None
-    if run.shard_data:  # the held-out examples are there themselves
-        federation = federation._replace(train=())
+    assert federation.evaluated is not None
+    examples, held_out = federation.evaluated
+    trains_on = () if adaptation is None else federation
     kept = per_client.gather(state.clients, client_ids)
     rows = [node.rows if per_client.is_per_client(node) else () for node in (kept.own, kept.statistics)]
-    shares = run.mesh.size if run.mesh else 1
-    padding = -len(client_ids) % shares  # the devices divide the clients
+    padding = -len(client_ids) % num_shares(run.mesh)  # the devices divide the clients
 
     def padded(x: jax.Array) -> jax.Array:
         return jnp.concatenate([x, x[:padding]]) if padding else x
 
     def one(shared: Any, entry: tuple[Any, Any, Any]) -> tuple[Any, ...]:
-        federation, held_out, begins, key, state = shared
+        trains_on, examples, held_out, begins, key, state = shared
         client, own, statistics = entry
         model = state.model._replace(statistics=statistics) if jax.tree.leaves(statistics) else state.model
         params = own_model(state.params, own)
         if adaptation is not None:
-            shared = RoundInput(federation, sampling.stream(key, "adaptation"), state.round, Downlink(params), model)
+            shared = RoundInput(trains_on, sampling.stream(key, "adaptation"), state.round, Downlink(params), model)
             params = _adapted(run, adaptation, shared, client)
         places = begins[client], held_out.counts[client]
-        return _metrics(run, federation.train, held_out, params, model, *places)
+        return _metrics(run, examples, held_out, params, model, *places)
 
     begins = jnp.cumsum(held_out.counts) - held_out.counts
-    shared = federation, held_out, begins, key, state._replace(clients=ClientRows())
+    shared = trains_on, examples, held_out, begins, key, state._replace(clients=ClientRows())
     entries = jax.tree.map(padded, (client_ids, *rows))
     values = map_clients(_as_many_as_in_a_round(run, len(client_ids) + padding), run.mesh, one, shared, entries)
     names = [f"{OWN}{metric.name}" for metric in run.model.metrics if metric.of_clients]
@@ -73,7 +73,7 @@ def evaluate_own_models(
 
 
 def _as_many_as_in_a_round(run: Run, number: int) -> ClientBatching:
-    shares = run.mesh.size if run.mesh else 1
+    shares = num_shares(run.mesh)
     at_once = run.cohort_size // shares if run.batching.clients_axis == "vmap" else run.batching.clients_per_chunk or 1
     return ClientBatching("map", min(at_once, number // shares))
 
@@ -90,7 +90,7 @@ def _adapted(run: Run, adaptation: Adaptation, shared: RoundInput, client: Int[A
 
 
 def _metrics(
-    run: Run, train: Any, held_out: HeldOut, params: Params, model: ModelState, begin: Any, number: Any
+    run: Run, examples: Any, held_out: HeldOut, params: Params, model: ModelState, begin: Any, number: Any
 ) -> tuple[Any, ...]:
     """The metrics of a model on the ``number`` held-out examples from ``begin`` on, batch by batch."""
     metrics = [metric for metric in run.model.metrics if metric.of_clients]
@@ -100,7 +100,7 @@ def _metrics(
     def of_batch(index: Any) -> tuple[Any, ...]:
         offset = index * size + jnp.arange(size)
         places = jnp.minimum(begin + offset, length - 1)
-        batch = gather(train, held_out.examples, places, run.model.preprocess)
+        batch = gather(examples, held_out.examples, places, run.model.preprocess)
         outputs = run.model.apply(params, model, batch.x)
         return tuple(summed(metric.update(outputs, batch.y), offset < number) for metric in metrics)
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.selection import Candidates, Observed, Selected
+from fedjax_drag.simulation.devices.model_sharding import num_shares
 from fedjax_drag.simulation.devices.placement import bring, placed
 from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.simulation.program import sampling, server
@@ -130,7 +131,7 @@ def choose_cohort(
     def losses(client_ids: Int[Array, " candidates"], batch_size: int | None = None) -> Float[Array, " candidates"]:
         number = client_ids.shape[0]
         if run.mesh is not None:  # which divides the candidates
-            client_ids = jnp.resize(client_ids, (number + -number % run.mesh.size,))
+            client_ids = jnp.resize(client_ids, (number + -number % num_shares(run.mesh),))
         reachable, examples = _reachable(run, federation, federation.rows[client_ids])
         malicious = federation.malicious[client_ids]
         asked = ClientInput(client_ids, examples, federation.counts[client_ids], malicious)

@@ -181,6 +181,30 @@ def test_cells_of_a_sweep_are_the_separate_runs(settings):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("method", [local_only(), pytest.param(fine_tune(steps=3), marks=pytest.mark.thorough)])
+def test_clients_with_test_examples_of_their_own(method):
+    """Their labels are none of those that the client trains on, so that training examples in their place would show."""
+    rng = np.random.default_rng(0)
+    make = lambda labels, number: (rng.normal(size=(number, 4)).astype(np.float32), rng.choice(labels, number))
+    clients = [make([0, 1], 12 + client) for client in range(4)]
+    tests = [make([2, 3], 5 + client) for client in range(4)]
+    data = fd.data.from_clients(clients, client_test=tests)
+    options = {"model": fd.models.mlp(4, hidden=()), "data": data, "evaluate_clients": True, "step_size": 0.5}
+    options |= {"num_rounds": 3, "eval_every": 3, "cohort_size": 4, "local_steps": 4, "batch_size": 4}
+    whole = fd.simulate(method, **options)
+    cells = [Settings(algorithm=method, **options | {"seed": seed}) for seed in (0, 1)]
+    cell = prepare_batch(cells).run([0, 1])[0]
+    np.testing.assert_array_equal(cell.history["own_accuracy"], whole.history["own_accuracy"])
+    if method == local_only():
+        for client, (x, y) in enumerate(tests):
+            own = tree.take(whole.state.clients.own.rows, client)
+            outputs = options["model"].apply({"params": own}, data.preprocess(x))
+            found = whole.history["own_accuracy"][-1, client]
+            np.testing.assert_allclose(found, (outputs.argmax(-1) == y).mean(), rtol=1e-6)
+    assert whole.history["own_accuracy"].max() < 0.5, "trained for other labels"
+    assert whole.history["client_accuracy"].max() < 0.5
+
+
 def test_fedbn_keeps_what_normalises_and_its_statistics(run, digits):
     """Once more with plain Flax, client by client."""
     result = run(fedbn("bn"), model=Net(rate=0.0), evaluate_clients=0.3, batch_size=8)
