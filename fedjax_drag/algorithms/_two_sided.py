@@ -99,6 +99,20 @@ class TwoSided(Algorithm):
         del downlink, w_end, carry, total_step_size
         return ()
 
+    def own(self, params: Params, layers: Params) -> Any:
+        """As of :class:`~fedjax_drag.types.ClientRule`, by default nothing."""
+        del params, layers
+        return ()
+
+    def trained(self, w: Any) -> Params:
+        """As of :class:`~fedjax_drag.types.ClientRule`, by default ``w``."""
+        return w
+
+    def keep(self, downlink: Downlink, w_end: Any, carry: Any, total_step_size: jax.Array) -> Any:
+        """As of :class:`~fedjax_drag.types.ClientRule`, by default ``w_end.own``."""
+        del downlink, carry, total_step_size
+        return w_end.own
+
 
 class ClientSide(ClientRule):
     """The client side of a method."""
@@ -120,6 +134,15 @@ class ClientSide(ClientRule):
 
     def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
         return self.method.report(downlink, w_end, carry, total_step_size)
+
+    def own(self, params: Params, layers: Params) -> Any:
+        return self.method.own(params, layers)
+
+    def trained(self, w: Any) -> Params:
+        return self.method.trained(w)
+
+    def keep(self, downlink: Downlink, w_end: Any, carry: Any, total_step_size: jax.Array) -> Any:
+        return self.method.keep(downlink, w_end, carry, total_step_size)
 
 
 class Contribution(NamedTuple):

@@ -352,6 +352,15 @@ class WrappedClientRule(ClientRule):
     def carried(self, w_end: Params, carry: Any) -> Any:
         return self.client.carried(w_end, carry)
 
+    def own(self, params: Params, layers: Params) -> Any:
+        return self.client.own(params, layers)
+
+    def trained(self, w: Any) -> Params:
+        return self.client.trained(w)
+
+    def keep(self, downlink: Downlink, w_end: Any, carry: Any, total_step_size: jax.Array) -> Any:
+        return self.client.keep(downlink, w_end, carry, total_step_size)
+
     def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
         return self.client.report(downlink, w_end, carry, total_step_size)
 

@@ -5,11 +5,9 @@
 import functools
 from typing import Any
 
-import jax
-
 from fedjax_drag.algorithms._from_aggregator import of_uplinks
-from fedjax_drag.algorithms._two_sided import ClientSide, TwoSided
-from fedjax_drag.types import Batch, ClientRule, Downlink, GradFn, Params, State, Sums, Uplink
+from fedjax_drag.algorithms._two_sided import TwoSided
+from fedjax_drag.types import Batch, Downlink, GradFn, Params, State, Sums, Uplink
 
 
 class PersonalMethod(TwoSided):
@@ -20,24 +18,6 @@ class PersonalMethod(TwoSided):
     (``direction``, by default plain SGD on all of ``w``), and what a client's model is (``own_model``, by default the
     global one).
     """
-
-    @property
-    def client(self) -> ClientRule:
-        return PersonalSide(self)
-
-    def own(self, params: Params, layers: Params) -> Any:
-        """As of :class:`~fedjax_drag.types.ClientRule`, by default nothing."""
-        del params, layers
-        return ()
-
-    def trained(self, w: Any) -> Params:
-        """As of :class:`~fedjax_drag.types.ClientRule`, by default ``w``."""
-        return w
-
-    def keep(self, downlink: Downlink, w_end: Any, carry: Any, total_step_size: jax.Array) -> Any:
-        """As of :class:`~fedjax_drag.types.ClientRule`, by default ``w_end.own``."""
-        del downlink, carry, total_step_size
-        return w_end.own
 
     def own_model(self, params: Params, own: Any) -> Params:
         """As of :class:`~fedjax_drag.types.Algorithm`, by default the global model."""
@@ -58,18 +38,3 @@ class PersonalMethod(TwoSided):
     def streamed(self) -> Sums | None:
         sums = self.rule.streamed
         return sums and sums._replace(accumulate=functools.partial(of_uplinks, sums), whole=self.aggregate)
-
-
-class PersonalSide(ClientSide):
-    """The client side of a :class:`PersonalMethod`."""
-
-    method: PersonalMethod
-
-    def own(self, params: Params, layers: Params) -> Any:
-        return self.method.own(params, layers)
-
-    def trained(self, w: Any) -> Params:
-        return self.method.trained(w)
-
-    def keep(self, downlink: Downlink, w_end: Any, carry: Any, total_step_size: jax.Array) -> Any:
-        return self.method.keep(downlink, w_end, carry, total_step_size)
