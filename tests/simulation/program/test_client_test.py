@@ -98,7 +98,7 @@ def test_cells_share_them_and_malicious_clients_do_not_count():
         alone = [run(seed=seed, mesh=None, **attack).history for seed in (0, 1)]
         assert [np.isnan(history["client_accuracy"][-1]).sum() >= 2 for history in alone] == [True, True]
         batch = prepare_batch([Settings(FEDAVG, seed=seed, **settings) for seed in (0, 1)])
-        _, (test, _), own = batch.examples
+        _, (test, _), own, _ = batch.examples
         assert (own.x is test.x) == (fed.client_test.examples is fed.test), "one copy on the device"
         for history, cell in zip(alone, batch.run([0, 1]), strict=True):
             np.testing.assert_array_equal(history["client_accuracy"], cell.history["client_accuracy"])
