@@ -209,18 +209,16 @@ def measure(name: str, network: Network, shape: tuple[int, ...], repeats: int) -
     contestants: Contestants = {}
     for library, form in itertools.product(found, ("as_is", "fast")):
         own = dataclasses.replace(work, model=found[library])
-        contestants[f"{library} {form}"] = engine_rounds(own, data, rule, {"model_forms": form}, work.rounds)
+        contestants[f"{library} {form}"] = engine_rounds(own, data, rule, {"model_forms": form}, 1)
     del contestants[f"{OURS} fast"]
     after = {name: np.asarray(ravel_pytree(round_().params)[0]) for name, round_ in contestants.items()}
     if find_spec("torch"):
         from benchmarks.torch_baseline import TorchNetwork, torch_device, torch_round
 
-        one_round = torch_round(
-            TorchNetwork(network, shape), data, work.cohort_size, work.local_steps, work.batch_size, torch_device()
-        )
-        contestants["torch"] = lambda: [one_round() for _ in range(work.rounds)]
+        sizes = work.cohort_size, work.local_steps, work.batch_size
+        contestants["torch"] = torch_round(TorchNetwork(network, shape), data, *sizes, torch_device())
         contestants["torch"]()
-    times = in_turn(contestants, repeats, work.rounds)
+    times = in_turn(contestants, repeats)
     return [
         {
             "network": name,
