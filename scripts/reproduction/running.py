@@ -37,7 +37,7 @@ def run(
       folder: its results folder.
       resume: keep finished cells in the folder and continue interrupted ones.
       quiet: as for a sweep.
-      seeds: to run in place of the configuration's, with commas between them.
+      seeds: to run in place of the configuration's, with commas between them; they are for results that have times.
     """
     overrides = target.overrides(scale)
     if overrides is None:
@@ -47,7 +47,7 @@ def run(
         begun = resume and (folder / sweep_folder.CONFIG).is_file()
         with sweep.plan(_source(target), overrides, out=folder, resume=begun) as planned:
             cells = sweep.execute(planned, quiet).cells
-        if target.timed:
+        if target.timed and not seeds:
             measure_times(target, overrides, folder)
     except (ValueError, OSError) as error:
         return next(iter(str(error).splitlines()), type(error).__name__)

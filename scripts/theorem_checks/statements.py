@@ -28,7 +28,7 @@ from theorem_checks.bounds import (
 
 UNIT = Setting(smoothness=1.0, noise=1.0, heterogeneity=1.0, gap=1.0, step_size=0.01, local_steps=5)
 
-TRAFFIC = {"FedAvg": (1, 1), "SCAFFOLD": (2, 2), "DRAG at the server": (1, 1), "DRAG's Algorithm 1": (2, 1)}
+TRAFFIC = {"FedAvg": (1, 1), "DRAG at the server": (1, 1), "DRAG's Algorithm 1": (2, 1)}
 """By method, how many times the size of the model a client receives and sends in a round."""
 
 DRAWS = 1000
