@@ -5,7 +5,7 @@ contradicts it decides; that none is found is no proof.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -79,14 +79,10 @@ def drag_at_the_rate(proof: Proof) -> Check:
             return drag_bound(UNIT._replace(step_size=0.2 / math.sqrt(rounds)), c, rounds, proof)
 
         bounds = {c: [bound(c, rounds) for rounds in (1e4, 1e8)] for c in (0.0, 0.01)}
-        ends = {c: [loops.drag(c, step) for step in (0.1, 0.01)] for c in (0.0, 0.25)}
-        fell, ended = (
-            ", ".join(f"{first:.2g} to {last:.2g} with c = {c}" for c, (first, last) in pairs.items())
-            for pairs in (bounds, ends)
-        )
-        found = (
-            f"from 10^4 to 10^8 rounds it falls from {fell}; DRAG itself ends, with a tenth of the step size, {ended}"
-        )
+        ends = {c: [round(loops.drag(c, step), 9) for step in (0.1, 0.01)] for c in (0.0, 0.25)}
+        fell = ", ".join(f"{first:.2g} to {last:.2g} with c = {c}" for c, (first, last) in bounds.items())
+        ended = ", ".join(f"{first:.2g} and {last:.2g} with c = {c}" for c, (first, last) in ends.items())
+        found = f"bound at 10^4 and 10^8 rounds: {fell}; squared gradient at the end, step size and its tenth: {ended}"
         return Checked(all(last < SHRUNK * first for first, last in bounds.values()), found)
 
     return check
@@ -148,7 +144,7 @@ class Drawn(NamedTuple):
         return Rounds(*(np.array([one.sum() / 10]) for one in sums), self.ratios.min(), self.ratios.max())
 
 
-def _drawn(highest: float) -> Sequence[Drawn]:
+def _drawn(highest: float) -> list[Drawn]:
     rng = np.random.default_rng(0)
     return [Drawn.draw(rng, highest) for _ in range(DRAWS)]
 
@@ -177,36 +173,39 @@ def fixed_steps() -> Checked:
     return Checked(min(rates) > 0, f"positive in {sum(rate > 0 for rate in rates)} of {len(rates)} such random rounds")
 
 
+def _alike(w: float, cosine: float, c: float) -> Rounds:
+    """A round in which benign clients have one cosine to the reference and malicious ones its negative; ratios of 1."""
+    b, ones = 1 - c * (1 - cosine), np.ones(1)
+    figures = (w, -w * cosine, (1 - w) * cosine, c, (1 - w) * b, (1 - w) * b**2)
+    return Rounds(*(figure * ones for figure in figures), 1.0, 1.0)
+
+
 def attacked_at_the_rate() -> Checked:
     """Section V-B: whether Theorem 2's bound falls as ``1 / sqrt(T)`` with a step size of that order, U fixed."""
-    ones, texts, left = np.ones(1), [], {}
-    for c in (1 / 1.8, 0.5):  # w / (w - x), and the paper's
-        rounds = Rounds(0.5 * ones, -0.4 * ones, 0.4 * ones, c * ones, 0.5 * ones, 0.5 * ones, 1.0, 1.0)
-        values = []
-        for count in (1e4, 1e8):
-            step = UNIT._replace(step_size=0.05 / math.sqrt(count))
-            values.append(float(byzantine_bound(step, rounds, count, byzantine_rate(step, rounds))))
-        left[c] = values[1] / values[0]
-        texts.append(f"from {values[0]:.3g} to {values[1]:.3g} with c = {c:.2f}")
-    return Checked(max(left.values()) < SHRUNK, f"{', '.join(texts)}, from 10^4 to 10^8 rounds; w / (w - x) is 0.56")
+    cosine, bounds = 0.8, {}
+    for c in (1 / (1 + cosine), 0.5):  # w / (w - x), and the paper's
+        rounds = _alike(0.5, cosine, c)
+        steps = {count: UNIT._replace(step_size=0.05 / math.sqrt(count)) for count in (1e4, 1e8)}
+        bounds[c] = [byzantine_bound(one, rounds, count, byzantine_rate(one, rounds)) for count, one in steps.items()]
+    found = ", ".join(f"from {first:.3g} to {last:.3g} with c = {c:.2f}" for c, (first, last) in bounds.items())
+    held = all(last < SHRUNK * first for first, last in bounds.values())
+    return Checked(held, f"{found}, from 10^4 to 10^8 rounds; w / (w - x) is 0.56")
 
 
 def every_share() -> Checked:
     """Section V-B: whether Theorem 2 has a bound for any share of malicious clients below 1; all flip the sign."""
-    ones, steps, rates = np.ones(1), {}, []
-    for w in (0.1, 0.5, 0.9, 0.99):
-        x, y = -0.5 * w, 0.5 * (1 - w)
-        c = w / (w - x)
-        b = (1 - w) * (1 - c * 0.5)
-        rounds = Rounds(w * ones, x * ones, y * ones, c * ones, b * ones, b * ones, 1.0, 1.0)
-        steps[w] = oracle_step(UNIT, rounds)
-        rates.append(oracle_rate(UNIT._replace(step_size=steps[w]), rounds))
-    sizes = ", ".join(f"{step:.1g} at {w}" for w, step in steps.items())
-    return Checked(min(rates) > 0, f"chi is positive; the step size falls, {sizes}, and is 0 at 1")
+    rounds = {w: _alike(w, 0.5, 1 / 1.5) for w in (0.1, 0.5, 0.9, 0.99)}
+    steps = {w: UNIT._replace(step_size=oracle_step(UNIT, one)) for w, one in rounds.items()}
+    sizes = ", ".join(f"{one.step_size:.1g} at {w}" for w, one in steps.items())
+    held = all(oracle_rate(steps[w], one) > 0 for w, one in rounds.items())
+    return Checked(held, f"chi is positive; the step size falls, {sizes}, and is 0 at 1")
 
 
 def dissimilarity() -> Checked:
-    """Lemma 1 of ClusterGuardFL: whether one constant U bounds the clients' gradients by the global one."""
+    """Lemma 1 of ClusterGuardFL: whether one constant U bounds the clients' gradients by the global one.
+
+    [reading] Its sums over the clients are means: with plain sums the last term of its equation 2 is K times as large.
+    """
     needed = {}
     for distance in (1.0, 0.1, 0.01):
         theta = _minimum() + distance * np.array([1.0, 0.0, 0.0])
@@ -228,20 +227,21 @@ def one_round() -> Checked:
         first = young / 2 + both * step**2 / (2 * share**2)
         held += int(risen <= first * long**2 + both * step**2 * (long * short / share + short**2 / 2))
         least = min(least, first)
-    return Checked(
-        held == DRAWS, f"holds in {held} of {DRAWS} random steps; A_1 is at least {least:.1f}: the loss may rise"
-    )
+    found = f"holds in {held} of {DRAWS} random steps; A_1 is at least {least:.1f}, so the loss may rise"
+    return Checked(held == DRAWS, found)
 
 
 def many_rounds() -> Checked:
-    """Lemma 3 of ClusterGuardFL: whether the loss is bounded after five rounds of full steps without noise."""
+    """Lemma 3 of ClusterGuardFL: whether the loss is bounded after five rounds of full steps without noise.
+
+    Its proof puts ``2 mu (L - L*)`` in place of ``||grad L||^2``, which is the larger by Assumption 4. All clients have
+    the same loss here, so U = 1; q_c = 1 and gamma = 1.
+    """
     steep, flat, step, rounds = 1.0, 0.01, 3.0, 5
     theta = np.array([1.0, 0.0]) * np.array([1 - step * steep, 1 - step * flat]) ** rounds
     allowed = 1 + 2 * flat * (0.5 + step**2)
     risen = float(theta[0] ** 2)
-    return Checked(
-        risen <= allowed, f"with a step size of 3 / M the loss is {risen:.0f} times the first; {allowed:.2f}"
-    )
+    return Checked(risen <= allowed, f"with a step size of 3 / M it grows {risen:.0f} times; allowed {allowed:.2f}")
 
 
 def _minimum() -> np.ndarray:
@@ -253,27 +253,29 @@ def moving_average() -> Checked:
     left = {}
     for name, gamma, tailored in (("gamma = 1 and equal weights", 1.0, False), ("its gamma and weights", 0.2, True)):
         rounds = list(loops.taco(20, gamma, tailored))
-        residuals = [one.after - one.plain - (1 - one.alpha) * one.before for one in rounds]
-        left[name] = max(
-            np.linalg.norm(d) / np.linalg.norm(one.after) for d, one in zip(residuals, rounds, strict=True)
-        )
+        residuals = np.array([one.after - one.plain - (1 - one.alpha) * one.before for one in rounds])
+        aggregates = np.array([one.after for one in rounds])
+        left[name] = float((np.linalg.norm(residuals, axis=1) / np.linalg.norm(aggregates, axis=1)).max())
     found = ", ".join(f"{100 * share:.0f} % with {name}" for name, share in left.items())
-    return Checked(bool(max(left.values()) < 1e-9), f"the residual is up to {found}")
+    return Checked(max(left.values()) < 1e-9, f"the residual is up to {found}")
 
 
 def final_output() -> Checked:
     """Lemma 2 of TACO: whether ``z_(t+1)`` is ``z_t - eta_g Delta~_t``, where Lemma 1 holds."""
     step = 0.3
     rounds = list(loops.taco(20, 1.0, tailored=False, server_step=step))[1:]
-    residuals = [one.next_z - one.z + step * one.plain for one in rounds]
-    named = [-step * (1 - one.next_alpha) * one.after for one in rounds]
-    apart = np.abs(np.subtract(residuals, named)).max()
-    found = f"the residual is - eta_g (1 - alpha_(t+1)) Delta_(t+1), but for {apart:.0e}, where Lemma 1 holds"
+    residuals = np.array([one.next_z - one.z + step * one.plain for one in rounds])
+    named = np.array([-step * (1 - one.next_alpha) * one.after for one in rounds])
+    name = "is" if np.allclose(residuals, named, atol=1e-12) else "is not"
+    found = f"the residual {name} - eta_g (1 - alpha_(t+1)) Delta_(t+1), up to {np.abs(residuals).max():.2f} here"
     return Checked(bool(np.abs(residuals).max() < 1e-9), found)
 
 
 def taco_at_the_rate() -> Checked:
-    """Corollary 1 of TACO: whether the mean squared gradient goes to 0 with T, for the best of some ``eta_g``."""
+    """Corollary 1 of TACO: whether the mean squared gradient goes to 0 with T, for the best of some ``eta_g``.
+
+    Its proof drops the drift ``epsilon_t`` of Theorem 1, and has the clients' mean where TACO weighs them by alpha.
+    """
     texts, left = [], []
     for name, tailored in (("its weights", True), ("equal weights", False)):
         means = {}
