@@ -128,9 +128,9 @@ class Drawn(NamedTuple):
     def draw(cls, rng: np.random.Generator, highest: float) -> "Drawn":
         """Benign clients along the reference, and attackers of which none has a cosine above ``highest``."""
         attackers = int(rng.integers(1, 10))
-        spread = np.sort(rng.uniform(0.2, 5.0, 2))
+        low, high = np.sort(rng.uniform(0.2, 5.0, 2))
         honest = 10 - attackers
-        return cls(rng.uniform(-1, highest, attackers), rng.uniform(0, 1, honest), rng.uniform(*spread, honest))
+        return cls(rng.uniform(-1, highest, attackers), rng.uniform(0, 1, honest), rng.uniform(low, high, honest))
 
     @property
     def oracle(self) -> float:
@@ -140,8 +140,9 @@ class Drawn(NamedTuple):
     def rounds(self, c: float) -> Rounds:
         """The quantities of Theorem 2 with a strength of c."""
         b = (1 - c * (1 - self.benign)) * self.ratios
-        sums = (np.ones_like(self.malicious), self.malicious, self.benign, np.array([10 * c]), b, b**2)
-        return Rounds(*(np.array([one.sum() / 10]) for one in sums), self.ratios.min(), self.ratios.max())
+        sums = (len(self.malicious), self.malicious.sum(), self.benign.sum(), b.sum(), (b**2).sum())
+        w, x, y, first, second = (np.array([one / 10]) for one in sums)
+        return Rounds(w, x, y, np.array([c]), first, second, self.ratios.min(), self.ratios.max())
 
 
 def _drawn(highest: float) -> list[Drawn]:
@@ -175,9 +176,8 @@ def fixed_steps() -> Checked:
 
 def _alike(w: float, cosine: float, c: float) -> Rounds:
     """A round in which benign clients have one cosine to the reference and malicious ones its negative; ratios of 1."""
-    b, ones = 1 - c * (1 - cosine), np.ones(1)
-    figures = (w, -w * cosine, (1 - w) * cosine, c, (1 - w) * b, (1 - w) * b**2)
-    return Rounds(*(figure * ones for figure in figures), 1.0, 1.0)
+    share, one, b = np.array([w]), np.ones(1), 1 - c * (1 - cosine)
+    return Rounds(share, -share * cosine, (1 - share) * cosine, c * one, (1 - share) * b, (1 - share) * b**2, 1.0, 1.0)
 
 
 def attacked_at_the_rate() -> Checked:

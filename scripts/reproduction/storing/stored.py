@@ -98,9 +98,9 @@ def completed(own: Stored, other: Stored) -> Stored:
     """``own`` with the cells of another setting for the methods that it did not run, as it has them no otherwise."""
     ran = {cell.values[METHOD] for cell in own.cells}
     kept = [index for index, cell in enumerate(other.cells) if cell.values[METHOD] not in ran]
-    cells, origins = ([whole[index] for index in kept] for whole in (other.cells, other.origins))
-    both = (*own.cells, *cells), (*own.origins, *origins)
-    return Stored(*both, other.settings | own.settings, own.times or other.times)
+    cells = (*own.cells, *(other.cells[index] for index in kept))
+    origins = (*own.origins, *(other.origins[index] for index in kept))
+    return Stored(cells, origins, other.settings | own.settings, own.times or other.times)
 
 
 def key(values: Mapping[str, Any]) -> tuple[Any, ...]:
