@@ -209,6 +209,7 @@ def _another_reading(name: str, suffix: str, setting: str, change: str, minutes:
     return dataclasses.replace(TARGETS[name], name=f"{name}_{suffix}", **changes)
 
 
+_FIRST = "compare.SCAFFOLD.algorithm.variate=first"
 _PRINTED = "compare.FedACG.algorithm.moves_server=false"
 
 TARGETS |= {
@@ -226,6 +227,10 @@ TARGETS |= {
                 ("brdrag003_fig4_cifar10", 60),
                 ("brdrag003_fig5_cifar100", 8),
             )
+        ),
+        *(
+            _another_reading(name, "first", "SCAFFOLD with first gradients as variates", _FIRST, minutes)
+            for name, minutes in (("drag000_fig3_emnist", 5), ("drag000_fig4_cifar10", 25))
         ),
     )
 }
