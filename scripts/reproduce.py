@@ -7,8 +7,12 @@
     python scripts/reproduce.py paper --scale medium                # all figures and tables, of configs/paper
     python scripts/reproduce.py why --scale medium                  # this project's own questions, of configs/why
     nohup python scripts/reproduce.py all --scale medium --resume > medium.log &
+    python scripts/reproduce.py NAME --scale medium --seeds 5,6 --record docs/results   # more seeds of what is stored
     python scripts/reproduce.py NAME --from F1 --from F2 --record docs/results   # results of other sweeps; no run
     python scripts/reproduce.py --judge docs/results                # all claims again, by the stored results alone
+
+With --seeds all cells are run with these seeds alone, and OUT is runs/paper-SCALE-seeds-SEEDS; --record adds them to
+what is stored at the same scale, and leaves the cells of other seeds as they are.
 
 The results folder of a target is OUT/NAME, and its figure is in OUT/figures. With --resume, finished targets are only
 judged again and interrupted ones continue.
@@ -22,6 +26,7 @@ the seeds and the values of the axes) are refused; remove FOLDER/measured/NAME.p
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -71,6 +76,9 @@ def main(
         Path | None, typer.Option(metavar="FOLDER", help="Judge all claims by the results stored in a folder; no run.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
+    seeds: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Seeds to run in place of those of the configuration.")
+    ] = "",
     show: Annotated[
         bool, typer.Option("--list", help="List the targets, their times and the changes of the medium scale.")
     ] = False,
@@ -79,8 +87,10 @@ def main(
     if show or not (name or judge or sources or record):
         typer.echo(listing())
         raise typer.Exit
-    folder = out or Path("runs") / f"paper-{scale}"
+    folder = out or Path("runs") / f"paper-{scale}{seeds and '-seeds-'}{seeds.replace(',', '-')}"
     try:
+        if not re.fullmatch(r"(\d+(,\d+)*)?", seeds):
+            raise ValueError(f"--seeds {seeds}: must be integers with commas between them, such as 5,6")
         if judge is not None:
             given = {str(name): name, "--from": sources, "--record": record}
             _judge_stored(judge, [text for text, value in given.items() if value])
@@ -95,7 +105,7 @@ def main(
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     with stopping.saving():
-        _run(targets, scale, folder, resume, record, quiet)
+        _run(targets, scale, folder, resume, record, quiet, seeds)
 
 
 def _judge_stored(folder: Path, others: Sequence[str]) -> None:
@@ -159,7 +169,15 @@ def _check_record(targets: Sequence[Target], scale: Scale, record: Path | None, 
             raise ValueError(f"--record {record}: must be another folder than the results folder of the runs")
 
 
-def _run(targets: Sequence[Target], scale: Scale, out: Path, resume: bool, record: Path | None, quiet: bool) -> None:
+def _run(
+    targets: Sequence[Target],
+    scale: Scale,
+    out: Path,
+    resume: bool,
+    record: Path | None,
+    quiet: bool,
+    seeds: str,
+) -> None:
     """Runs targets one after another, and judges after each."""
     from fedjax_drag.cli.common import FAILED, INTERRUPTED
     from fedjax_drag.cores import one_device_per_core
@@ -173,7 +191,7 @@ def _run(targets: Sequence[Target], scale: Scale, out: Path, resume: bool, recor
     reasons: dict[str, str] = {}
     for target in _announced(targets, scale, quiet):
         try:
-            reasons[target.name] = running.run(target, scale, out / target.name, resume, quiet or None)
+            reasons[target.name] = running.run(target, scale, out / target.name, resume, quiet or None, seeds)
         except KeyboardInterrupt:
             typer.echo(STOPPED, err=True)
             raise typer.Exit(INTERRUPTED) from None

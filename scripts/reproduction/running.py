@@ -7,11 +7,13 @@ methods with equal local steps then differ by tens of percent. Here the methods 
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from benchmarks.clients import local_steps
 from benchmarks.timing import Times, in_turn, warm_up
+from fedjax_drag.experiment.build.experiment import read
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.run import plan
 from fedjax_drag.experiment.sweep import sweep, sweep_folder
@@ -24,7 +26,9 @@ TURNS = 20
 _TIMED_ALONE = ("mesh=null", "rounds=1", "eval_every=1", "time_clients=false")
 
 
-def run(target: Target, scale: Scale, folder: Path, resume: bool = False, quiet: bool | None = None) -> str:
+def run(
+    target: Target, scale: Scale, folder: Path, resume: bool = False, quiet: bool | None = None, seeds: str = ""
+) -> str:
     """Runs a target and returns why some or all of it could not be run; an empty text if all of it ran.
 
     Args:
@@ -33,15 +37,17 @@ def run(target: Target, scale: Scale, folder: Path, resume: bool = False, quiet:
       folder: its results folder.
       resume: keep finished cells in the folder and continue interrupted ones.
       quiet: as for a sweep.
+      seeds: to run in place of the configuration's, with commas between them; they are for results that have times.
     """
     overrides = target.overrides(scale)
     if overrides is None:
         return "only at full scale"
+    overrides += (f"axes.seed=[{seeds}]",) if seeds else ()
     try:
         begun = resume and (folder / sweep_folder.CONFIG).is_file()
-        with sweep.plan(target.config, overrides, out=folder, resume=begun) as planned:
+        with sweep.plan(_source(target), overrides, out=folder, resume=begun) as planned:
             cells = sweep.execute(planned, quiet).cells
-        if target.timed:
+        if target.timed and not seeds:
             measure_times(target, overrides, folder)
     except (ValueError, OSError) as error:
         return next(iter(str(error).splitlines()), type(error).__name__)
@@ -49,6 +55,14 @@ def run(target: Target, scale: Scale, folder: Path, resume: bool = False, quiet:
         jax.clear_caches()
     failed = [cell.message for cell in cells if cell.status == "failed"]
     return f"{len(failed)} of {len(cells)} cells failed: {failed[0]}" if failed else ""
+
+
+def _source(target: Target) -> Path | dict[str, Any]:
+    """The configuration of a target; of another reading with the methods alone that it changes."""
+    if not target.reading:
+        return target.config
+    changed, whole = {change.split(".")[1] for change in target.reading}, read(target.config)
+    return whole | {"compare": {label: given for label, given in whole["compare"].items() if label in changed}}
 
 
 def measure_times(target: Target, overrides: Sequence[str], folder: Path) -> None:

@@ -5,7 +5,7 @@ from claim_cells import same
 
 from reproduction.judging.claims import Claim
 from reproduction.judging.margins import Interval, Votes
-from reproduction.publishing import published, verdicts
+from reproduction.publishing import headlines, published, verdicts
 from reproduction.publishing.verdicts import Verdict
 from reproduction.storing import stored
 
@@ -33,7 +33,7 @@ def test_a_row_has_the_interval_the_scale_and_the_setting(tmp_path):
     ]
     start = "| Fig. 4 | A \\| B | 0.50 |"
     assert f"{start} 0.46; +1.0 points | 3 | default, medium: rounds=5 | holds (undecided) |" in page
-    assert f"{start} so on 1 of 1 seeds | 1 | authors', full | undecided (1 seed) |" in page
+    assert f"{start} so on 1 of 1 seeds | 1 | authors', full | undecided (decided by 6 seeds) |" in page
     assert "| Fig. 5 | C |  | no data |  |  | cannot be run |" in page
     row = json.loads((tmp_path / published.JSON).read_text())[0]
     assert (row["seeds"], row["verdict"], row["overrides"]) == (3, "holds", ["rounds=5"])
@@ -71,7 +71,8 @@ def test_what_is_not_measured_says_what_an_earlier_version_said(tmp_path):
 def test_the_published_record_is_what_its_stored_results_give(tmp_path):
     (tmp_path / stored.FOLDER).symlink_to(published.FOLDER / stored.FOLDER)
     published.write(tmp_path, verdicts.verdicts(tmp_path))
-    assert (published.FOLDER / published.MARKDOWN).read_text() == (tmp_path / published.MARKDOWN).read_text()
+    for page in (published.MARKDOWN, headlines.MARKDOWN):
+        assert (published.FOLDER / page).read_text() == (tmp_path / page).read_text()
     own, again = (json.loads((folder / published.JSON).read_text()) for folder in (published.FOLDER, tmp_path))
     assert len(own) == len(again)
     for row, other in zip(own, again, strict=True):

@@ -85,6 +85,17 @@ def test_from_configurations_to_figures_and_verdicts_and_again_without_running(t
         reproduce.main("tiny", Scale.FULL, tiny, quiet=True)
     assert "already holds a sweep" in capsys.readouterr().out
 
+    before = stored.read(stored.path_of(record, "tiny_here"))
+    reproduce.main("tiny_here", Scale.FULL, tiny.parent / "more", record=record, seeds="2", quiet=True)
+    after = stored.read(stored.path_of(record, "tiny_here"))
+    assert {cell.values["seed"] for cell in after.cells} == {0, 1, 2}
+    kept = {stored.key(cell.values): cell.history for cell in after.cells}
+    for cell in before.cells:
+        for name, values in cell.history.items():
+            assert values.tobytes() == kept[stored.key(cell.values)][name].tobytes()
+    assert after.times == before.times
+    assert json.loads((record / published.JSON).read_text())[0]["seeds"] == 3
+
 
 def test_a_damaged_record_is_told_before_anything_runs(tiny):
     path = stored.path_of(tiny, "tiny_here")
@@ -109,6 +120,7 @@ def test_what_cannot_be_stored_or_judged_is_one_line(tiny):
         },
         "must be a folder with results in measured": {"judge": tiny, "name": None},
         "--record and --from: must be with NAME": {"name": None, "sources": [tiny], "record": tiny},
+        "--seeds 5-6: must be integers with commas between them": {"out": tiny, "seeds": "5-6"},
         "must be another folder than the results folder of the runs": {"out": tiny, "record": tiny / ".." / tiny.name},
     }.items():
         with pytest.raises(typer.BadParameter, match=re.escape(message)):

@@ -71,6 +71,30 @@ def test_cells_join_by_their_axes_and_newer_ones_replace():
     assert both.times == {"DRAG": [1.0], "FedAvg": [2.0]}
 
 
+def test_more_seeds_leave_the_others_as_they_are(tmp_path):
+    path, drawn = stored.path_of(tmp_path, "x"), np.random.default_rng(0).random((3, 10))
+    stored.write(path, results(*seeds("DRAG", *drawn[:2])))
+    before = [{name: x.tobytes() for name, x in one.history.items()} for one in stored.read(path).cells]
+    stored.write(path, stored.merged(stored.read(path), results(cell("DRAG", drawn[2], seed=2)), "x"))
+    found = stored.read(path).cells
+    assert [one.values["seed"] for one in found] == [0, 1, 2]
+    assert [{name: x.tobytes() for name, x in one.history.items()} for one in found[:2]] == before
+
+
+def test_another_reading_has_the_cells_of_the_methods_that_it_did_not_run():
+    under = {"compare.DRAG": {"aggregator.c": 0.1}, "compare.FedAvg": {"aggregator": "fedavg"}}
+    known = results(*seeds("DRAG", 0.5, 0.6), *seeds("FedAvg", 0.4), settings=under, times={"FedAvg": [1.0]})
+    own = results(*seeds("DRAG", 0.9), origin=Origin(), settings={"compare.DRAG": {"aggregator.c": 1.0}})
+    both = stored.completed(own, known)
+    assert [(one.values["method"], one.history["test_accuracy"][-1]) for one in both.cells] == [
+        ("DRAG", 0.9),
+        ("FedAvg", 0.4),
+    ]
+    assert both.origins == (Origin(), HERE)
+    assert both.settings["compare.DRAG"] == {"aggregator.c": 1.0}
+    assert both.times == {"FedAvg": [1.0]}
+
+
 def test_times_are_of_one_measurement():
     """Methods that were timed on two days, or for other numbers of turns, cannot be compared turn by turn."""
     both, alone = {"DRAG": [1.0], "FedAvg": [2.0]}, {"DRAG": [3.0, 3.0]}

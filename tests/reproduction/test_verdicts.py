@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import numpy as np
@@ -17,6 +18,7 @@ from reproduction.storing import settings, stored
 from reproduction.storing.stored import Origin, Stored
 from reproduction.targets.all_targets import TARGETS
 from reproduction.targets.target import Scale, Target
+from theorem_checks.statements import Checked
 
 QUESTION = questions.ahead(m("DRAG"), m("FedAvg"))
 
@@ -27,7 +29,8 @@ def results(*cells, under=None):
 
 def test_every_claim_is_judged_by_a_target_that_there_is_or_says_why_not():
     for claim in verdicts.CLAIMS:
-        assert (claim.target in TARGETS and claim.question and not claim.reason) or (claim.reason and not claim.target)
+        assert bool(claim.target) + bool(claim.reason) + (claim.check is not None) == 1
+        assert not claim.target or (claim.target in TARGETS and claim.question)
     judging = {target.name for claim in verdicts.CLAIMS for target in verdicts.targets_of(claim)}
     assert judging == {name for name, target in TARGETS.items() if target.folder == "paper"}
     texts = [(claim.paper, claim.place, claim.text) for claim in verdicts.CLAIMS]
@@ -147,7 +150,7 @@ def test_a_claim_asks_for_cells_that_its_target_has(name):
                 assert value in known[axis], (axis, value)
             return super().at(values)
 
-    names = {"test_accuracy": 10, "group_alpha": 4, "expelled": 2}
+    names = {"test_accuracy": 10, "client_accuracy_worst_tenth": 10, "group_alpha": 4, "expelled": 2}
     history = {"round": np.arange(1, 11)} | {key: np.ones(length) for key, length in names.items()}
     cells = [
         Cell(dict(zip(known, values, strict=True)), "done", "", history)
@@ -174,7 +177,7 @@ def _label(value):
 def test_missing_results_are_a_verdict():
     claim = Claim("a paper", "Fig. 1", "a claim", "", "x", QUESTION)
     target = Target("x", "a paper", "Fig. 1", "method", (), 1)
-    assert verdicts.judge(claim, target, None)[1:3] == ("not measured", "")
+    assert verdicts.judge(claim, target, None)[1:3] == ("not measured", "about 1 minutes of two cores")
     nothing = verdicts.judge(claim, target, results(*seeds("DRAG", 0.9)))
     assert (nothing.verdict, nothing.target, nothing.scale) == ("not measured", "x", "")
     cannot = verdicts.judge(Claim("a paper", "Fig. 1", "a claim", "", reason="no data"), None, None)
@@ -200,6 +203,44 @@ def test_a_claim_is_judged_in_each_setting_that_is_stored(tmp_path, monkeypatch)
     own, authors = verdicts.verdicts(tmp_path)
     assert (own.verdict, own.scale, own.overrides) == ("does not hold", settings.OTHER, ("rounds=5",))
     assert (authors.setting, authors.verdict, authors.scale, authors.overrides) == ("x_authors", HOLDS, "full", ())
+
+
+def test_a_statement_is_decided_by_its_calculation():
+    for holds, verdict in ((True, HOLDS), (False, FAILS)):
+        claim = Claim("a paper", "Lemma 1", "a lemma", "", check=lambda holds=holds: Checked(holds, "0.1"))
+        found = verdicts.judge(claim, None, None)
+        assert (found.verdict, found.ours, found.setting) == (verdict, "0.1", verdicts.CALCULATED)
+
+
+def test_another_reading_takes_the_other_methods_from_the_paper_s_and_judges_what_it_changes(tmp_path, monkeypatch):
+    (tmp_path / "paper").mkdir()
+    monkeypatch.setattr("reproduction.targets.target.CONFIGS", tmp_path)
+    config = {
+        "name": "x",
+        "data": "digits",
+        "partition": {"name": "iid", "num_clients": 4},
+        "axes": {"seed": [0, 1, 2]},
+    }
+    config["compare"] = {"DRAG": {"aggregator": {"name": "drag", "c": 0.1}}, "FedAvg": {}, "FLTrust": {}}
+    (tmp_path / "paper" / "x.yaml").write_text(yaml.safe_dump(config))
+    known = Target("x", "A paper", "Fig. 1", "method", (), 1)
+    again = dataclasses.replace(
+        known, name="x_c", setting_of="x", setting="c", reading=("compare.DRAG.aggregator.c=1",)
+    )
+    monkeypatch.setattr(verdicts, "TARGETS", {"x": known, "x_c": again})
+    ahead = lambda own: Claim("A paper", "Fig. 1", f"{own} is ahead", "", "x", questions.ahead(m(own), m("FedAvg")))
+    monkeypatch.setattr(verdicts, "CLAIMS", (ahead("DRAG"), ahead("FLTrust")))
+    others = seeds("FedAvg", 0.8, 0.8, 0.8) + seeds("FLTrust", 0.7, 0.7, 0.7)
+    for target, drag in ((known, [0.7] * 3), (again, [0.9] * 3)):
+        under = settings.of_scale(target, Scale.FULL)
+        cells = seeds("DRAG", *drag) + (others if target is known else [])
+        stored.write(stored.path_of(tmp_path, target.name), results(*cells, under=under))
+    found = [(one.claim.text, one.setting, one.verdict, one.scale) for one in verdicts.verdicts(tmp_path)]
+    assert found == [
+        ("DRAG is ahead", "default", FAILS, "full"),
+        ("DRAG is ahead", "c", HOLDS, "full"),
+        ("FLTrust is ahead", "default", FAILS, "full"),
+    ]
 
 
 def test_a_verdict_is_a_line():

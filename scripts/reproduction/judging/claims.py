@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from reproduction.judging.margins import Part, chance, combined
 from reproduction.judging.outcome import Outcome
+from theorem_checks.statements import Check
 
 Where = Mapping[str, Any]
 """A part of a sweep: the value of some of its axes."""
@@ -64,6 +65,7 @@ class Claim:
         can be run.
       question: decides the claim from the target's outcome.
       reason: why no target can be run.
+      check: of a statement that a calculation decides, in place of a target.
     """
 
     paper: str
@@ -73,6 +75,7 @@ class Claim:
     target: str = ""
     question: Question | None = None
     reason: str = ""
+    check: Check | None = None
 
 
 def method(label: str, **where: Any) -> Where:

@@ -128,9 +128,9 @@ def at_the_end(rounds: np.ndarray) -> np.ndarray:
     return rounds > (1 - TAIL) * rounds[-1]
 
 
-def level(cell: Cell) -> float:
-    """Mean accuracy over the evaluations :func:`at_the_end`."""
-    return float(cell.history[ACCURACY][at_the_end(cell.history["round"])].mean())
+def level(cell: Cell, name: str = ACCURACY) -> float:
+    """Mean of a metric over the evaluations :func:`at_the_end`."""
+    return float(cell.history[name][at_the_end(cell.history["round"])].mean())
 
 
 def best(cell: Cell) -> float:

@@ -5,6 +5,7 @@ Each function returns a :data:`~reproduction.judging.claims.Question`, which com
 1.
 """
 
+import functools
 import itertools
 import math
 from collections import Counter
@@ -42,7 +43,18 @@ from reproduction.judging.margins import (
     of_turns,
     predicted,
 )
-from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, best_before, level, over_the_run, swing
+from reproduction.judging.outcome import (
+    ACCURACY,
+    DIVERGED,
+    MissingError,
+    Outcome,
+    best,
+    best_before,
+    first,
+    level,
+    over_the_run,
+    swing,
+)
 from reproduction.names import percent, written
 
 Ratio = Interval | Prediction
@@ -68,6 +80,18 @@ def faster(subject: Where, other: Where, accuracy: float, at_most: float = 1.0) 
         parts = _ratio(np.log(own / theirs), at_most, target, pair)
         rounds = f"{own.mean():.0f} against {theirs.mean():.0f} rounds to {percent(target, 0)}"
         return Answer(parts, f"{parts[0].mean:.2f} ({rounds}){divergences(outcome, other)}")
+
+    return question
+
+
+def reaches(subject: Where, accuracy: float, within: float) -> Question:
+    """Whether most runs of ``subject`` reach an accuracy within a number of rounds."""
+
+    def question(outcome: Outcome) -> Answer:
+        (rounds,) = measured([outcome.at(subject)], lambda cell: first(cell, accuracy))
+        reached = np.sort(rounds)
+        ours = f"in rounds {', '.join('never' if math.isinf(one) else f'{one:.0f}' for one in reached)}"
+        return Answer((Votes(int((rounds <= within).sum()), len(rounds)),), ours)
 
     return question
 
@@ -98,12 +122,12 @@ def first_to(axis: str, label: Any, accuracy: float, where: Where, beside: Seque
     return question
 
 
-def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = ()) -> Question:
-    """Whether one value of an axis ends above all others; those in ``beside`` are not compared.
+def highest(axis: str, label: Any, where: Where, beside: Sequence[Any] = (), metric: str = ACCURACY) -> Question:
+    """Whether one value of an axis ends above all others in a metric; those in ``beside`` are not compared.
 
     It is compared with each of them.
     """
-    return _above_all(axis, label, where, beside, level)
+    return _above_all(axis, label, where, beside, functools.partial(level, name=metric))
 
 
 def fastest(axis: str, label: Any, where: Where, beside: Sequence[Any] = ()) -> Question:

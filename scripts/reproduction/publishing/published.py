@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_drag.files import write_text
-from reproduction.judging.margins import FAILS, FEWEST, HOLDS, LEVEL, UNDECIDED
+from reproduction.judging.margins import FAILS, HOLDS, LEVEL, UNDECIDED
 from reproduction.judging.outcome import NOT_MEASURED, TAIL
-from reproduction.publishing.verdicts import CANNOT, Verdict
+from reproduction.publishing import headlines
+from reproduction.publishing.verdicts import CALCULATED, CANNOT, Verdict
 from reproduction.storing import stored
 
 JSON, MARKDOWN = "claims.json", "claims.md"
@@ -24,6 +25,7 @@ Row = dict[str, Any]
 _ORDER = (HOLDS, FAILS, LEVEL, UNDECIDED, NOT_MEASURED, CANNOT)
 PAPERS = "With the paper's data, network and rounds"
 SCALED = "With other data, another network or fewer rounds"
+PROVED = "Statements that a calculation decides"
 _EARLIER_WORDS = {"yes": HOLDS, "no": FAILS}
 _HEAD = """| | claim | the paper | ours, with 95 % intervals | seeds | scale and setting | verdict |
 | --- | --- | --- | --- | --- | --- | --- |"""
@@ -33,13 +35,13 @@ _HOW = (
     "nothing but small differences; all else, and what has fewer than three seeds, is undecided "
     "([how claims are judged](judging.md)). The accuracy at the end of a run is the mean over the last "
     f"{100 * TAIL:.0f} % of its rounds. Behind the verdict: what Holm's correction for all claims of the figure leaves "
-    "of it, where that differs. `python scripts/reproduce.py --judge FOLDER` makes this page from "
-    f"`FOLDER/{stored.FOLDER}`."
+    "of it, where that differs, or how many seeds would decide it, if mean and spread stay as they are. "
+    f"`python scripts/reproduce.py --judge FOLDER` makes this page from `FOLDER/{stored.FOLDER}`."
 )
 
 
 def write(folder: Path, judged: Sequence[Verdict]) -> None:
-    """Writes ``claims.json`` and ``claims.md``.
+    """Writes ``claims.json``, ``claims.md`` and ``headlines.md``.
 
     Args:
       folder: that has the stored results.
@@ -53,6 +55,7 @@ def write(folder: Path, judged: Sequence[Verdict]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / JSON, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     write_text(folder / MARKDOWN, page(rows, Counter(row["holds"] for row in earlier.values())))
+    write_text(folder / headlines.MARKDOWN, headlines.page(judged))
 
 
 def check(folder: Path) -> None:
@@ -98,6 +101,7 @@ def _row(verdict: Verdict, earlier: dict[tuple[str, ...], Row]) -> Row:
         "verdict": verdict.verdict,
         "corrected": verdict.corrected or verdict.verdict,
         "p": round(verdict.p, 6),
+        "needs": verdict.needs,
         "ours": ours,
         "intervals": [part.as_row() for part in verdict.parts],
     }
@@ -127,7 +131,8 @@ def _counts(rows: Sequence[Row], before: Counter[str]) -> str:
     for row in sorted(rows, key=lambda row: (id(row) not in chosen, not row["papers"])):
         name = f"Besides, in the setting {row['setting']!r}"
         if id(row) in chosen:
-            name = PAPERS if row["papers"] else SCALED if row["setting"] else "The others"
+            of_setting = {"": "The others", CALCULATED: PROVED}
+            name = PAPERS if row["papers"] else of_setting.get(row["setting"], SCALED)
         groups.setdefault(name, []).append(row)
     lines = [f"{len(by_claim)} claims.", ""]
     for name, found in groups.items():
@@ -148,10 +153,10 @@ def _cells(row: Row) -> list[str]:
     others = [*([row["instead"]] if row["instead"] else []), *row["overrides"]]
     changes = f": {', '.join(others)}" if others else ""
     setting = f"{row['setting']}, {row['scale']}{changes}" if row["scale"] else row["setting"]
-    few = f" ({row['repeated']})" if row["verdict"] == UNDECIDED and 0 < row["seeds"] < FEWEST else ""
-    few += f" ({row['corrected']})" if row["corrected"] != row["verdict"] else ""
+    behind = row["needs"] or (row["corrected"] if row["corrected"] != row["verdict"] else "")
+    verdict = row["verdict"] + (f" ({behind})" if behind else "")
     seeds = row["repeated"].removesuffix(" seeds").removesuffix(" seed")
-    return [row["place"], row["text"], row["theirs"], row["ours"], seeds, setting, row["verdict"] + few]
+    return [row["place"], row["text"], row["theirs"], row["ours"], seeds, setting, verdict]
 
 
 def _escaped(cells: Iterable[str]) -> list[str]:

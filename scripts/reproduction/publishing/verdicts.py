@@ -1,22 +1,33 @@
 """The verdicts on all claims of the papers, judged by stored results alone."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from reproduction.judging.claims import Claim
 from reproduction.judging.margins import ALPHA, FAILS, HOLDS, UNDECIDED, Part, holm
+from reproduction.judging.more_seeds import deciding
 from reproduction.judging.outcome import NOT_MEASURED, MissingError
-from reproduction.papers import br_drag, clusterguard, drag, taco
+from reproduction.papers import br_drag, calculated, clusterguard, drag, taco
 from reproduction.storing import settings, stored
 from reproduction.storing.stored import Stored
 from reproduction.targets.all_targets import TARGETS
 from reproduction.targets.target import Scale, Target
 
-CLAIMS: tuple[Claim, ...] = (*drag.CLAIMS, *br_drag.CLAIMS, *clusterguard.CLAIMS, *taco.CLAIMS)
+CLAIMS: tuple[Claim, ...] = (
+    *drag.CLAIMS,
+    *br_drag.CLAIMS,
+    *clusterguard.CLAIMS,
+    *taco.CLAIMS,
+    *calculated.CLAIMS,
+)
 
 CANNOT = "cannot be run"
 """The verdict on a claim that no target can judge."""
+
+CALCULATED = "calculation"
+"""The setting of a statement that needs no run."""
 
 
 class Verdict(NamedTuple):
@@ -59,6 +70,14 @@ class Verdict(NamedTuple):
         return min((part.repetitions for part in self.parts if part.repeated == "seeds"), default=0)
 
     @property
+    def needs(self) -> str:
+        """What would decide it, as text, if it is undecided: ``decided by 9 seeds``."""
+        if self.verdict != UNDECIDED:
+            return ""
+        number, word = deciding(self.parts), self.parts[0].repeated
+        return "decided by more rounds" if math.isinf(number) else f"decided by {number:,.0f} {word}"
+
+    @property
     def repeated(self) -> str:
         """The repetitions as text: ``3 seeds``, ``1 seed``, ``20 turns``."""
         if not self.parts:
@@ -82,11 +101,14 @@ def judge(
       results: what is stored of the target, or None.
       wanted: by axis, the values of which the target has cells; default those that are stored.
     """
+    if claim.check is not None:
+        found = claim.check()
+        return Verdict(claim, HOLDS if found.holds else FAILS, found.figures, setting=CALCULATED)
     if claim.question is None or target is None:
         return Verdict(claim, CANNOT, claim.reason)
     blank = Verdict(claim, NOT_MEASURED, "", setting=target.setting, target=target.name, instead=target.instead)
     if results is None:
-        return blank
+        return blank._replace(ours=f"about {target.minutes} minutes of two cores")
     try:
         answer = claim.question(results.outcome(wanted))
     except MissingError as error:
@@ -108,14 +130,23 @@ def verdicts(folder: Path) -> list[Verdict]:
       ValueError: a file of stored results is damaged.
     """
     known = {name: stored.read(stored.path_of(folder, name)) for name in TARGETS}
+    for name, target in TARGETS.items():
+        own, other = known[name], known.get(target.setting_of)
+        if target.reading and own is not None and other is not None:
+            known[name] = stored.completed(own, other)
     scales = {name: settings.scale_of(TARGETS[name], one.settings) for name, one in known.items() if one is not None}
     judged: list[Verdict] = []
     for claim in CLAIMS:
         targets = [one for one in targets_of(claim) if not one.setting_of or known[one.name] is not None]
         by_target = [judge(claim, one, known[one.name], settings.labels_of(one)) for one in targets]
-        judged += by_target or [judge(claim, None, None)]
+        other = (  # another reading has no say in a claim that is not about the methods that it changes
+            one
+            for one, target in zip(by_target, targets, strict=True)
+            if not target.reading or one.parts != by_target[0].parts
+        )
+        judged += list(other) or [judge(claim, None, None)]
     for index, one in enumerate(judged):
-        if one.verdict not in (NOT_MEASURED, CANNOT):
+        if one.target and one.verdict != NOT_MEASURED:
             scale, overrides = scales[one.target]
             judged[index] = one._replace(scale=scale, overrides=tuple(overrides))
     return _corrected(judged)

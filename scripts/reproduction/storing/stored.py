@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from fedjax_drag.experiment.sweep.grid import METHOD
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from reproduction.judging.outcome import Outcome, for_judging
 from reproduction.storing import settings
@@ -91,6 +92,15 @@ def merged(earlier: Stored, later: Stored, name: str) -> Stored:
     cells, origins = zip(*rows.values(), strict=True)
     times = later.times if earlier.times.keys() <= later.times.keys() else earlier.times
     return Stored(cells, origins, earlier.settings | later.settings, times)
+
+
+def completed(own: Stored, other: Stored) -> Stored:
+    """``own`` with the cells of another setting for the methods that it did not run, as it has them no otherwise."""
+    ran = {cell.values[METHOD] for cell in own.cells}
+    kept = [index for index, cell in enumerate(other.cells) if cell.values[METHOD] not in ran]
+    cells = (*own.cells, *(other.cells[index] for index in kept))
+    origins = (*own.origins, *(other.origins[index] for index in kept))
+    return Stored(cells, origins, other.settings | own.settings, own.times or other.times)
 
 
 def key(values: Mapping[str, Any]) -> tuple[Any, ...]:

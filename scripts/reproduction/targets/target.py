@@ -17,6 +17,9 @@ TACO = "Liu et al., TACO"
 WHY = "Why it works"
 """Questions of this project that no paper asks; no claim is judged by them."""
 
+WORST = "client_accuracy_worst_tenth"
+"""A metric: the accuracy of the worst tenth of the clients."""
+
 ONE_SEED = "axes.seed=[0]"
 _QUICK = ("rounds=10", "eval_every=5", "local_steps=5")
 """Changes of the quick scale in every target, besides running one seed: a test that everything runs."""
@@ -51,6 +54,8 @@ class Target:
       setting_of: name of the target by whose claims this one is judged too, as another setting of the same experiment:
         axes and labels must be the same.
       setting: what the record calls the setting.
+      reading: changes of the configuration of ``setting_of``, at every scale, which make another reading of the paper:
+        such a target has no configuration of its own, and runs the methods that change.
       instead: of the paper's data or network, what stands in their place at every scale; empty if nothing does.
       paired: metrics of which the methods' paired differences over the seeds are shown, against the first method.
       tuned: axis from whose values validation data choose one for each method.
@@ -70,6 +75,7 @@ class Target:
     folder: str = "paper"
     setting_of: str = ""
     setting: str = "default"
+    reading: tuple[str, ...] = ()
     instead: str = ""
     paired: tuple[str, ...] = ()
     tuned: str = ""
@@ -77,12 +83,14 @@ class Target:
     @property
     def config(self) -> Path:
         """The configuration file."""
-        return CONFIGS / self.folder / f"{self.name}.yaml"
+        return CONFIGS / self.folder / f"{self.setting_of if self.reading else self.name}.yaml"
 
     def overrides(self, scale: Scale) -> tuple[str, ...] | None:
         """Changes of the configuration at a scale, or None if it is not run at it."""
-        if scale != Scale.QUICK:
-            return self.medium if scale == Scale.MEDIUM else ()
+        if scale == Scale.FULL:
+            return self.reading
+        if scale == Scale.MEDIUM:
+            return None if self.medium is None else (*self.medium, *self.reading)
         from fedjax_drag.experiment.build.experiment import read  # here: --list needs no JAX
 
-        return (*_QUICK, *([ONE_SEED] if "seed" in read(self.config)["axes"] else []), *self.quick)
+        return (*_QUICK, *([ONE_SEED] if "seed" in read(self.config)["axes"] else []), *self.quick, *self.reading)
