@@ -32,6 +32,7 @@ class FLDetectorState(NamedTuple):
       distances: the last N distances of each client from its prediction, ``[M, N]``.
       number: how many distances of each client there are since the last removal, ``[M]`` int32.
       removed: ``[M]`` bool, the clients that do not count any more.
+      removals: how many times clients were removed, int32.
       metrics: of the last round.
     """
 
@@ -43,26 +44,29 @@ class FLDetectorState(NamedTuple):
     distances: jax.Array
     number: jax.Array
     removed: jax.Array
+    removals: jax.Array
     metrics: dict[str, jax.Array]
 
 
 class fldetector(WrappingAggregator):
     """Predicts each client's delta from its last one, and removes the clients that keep surprising; then another rule.
 
-    With the last N updates ``u`` before that of round t, ``s_j = u_j-1`` and ``y_j = u_j - u_j-1`` for j = t - N, ...,
-    t - 1, and the matrix B of L-BFGS through the pairs (s_j, y_j), over the n clients of the round::
+    Of the last N + 1 updates ``u`` before that of round t, ``s_j = u_j-1`` and ``y_j = u_j - u_j-1`` for j = t - N,
+    ..., t - 1. With the matrix B of L-BFGS through the pairs (s_j, y_j), over the n clients of the round::
 
         predicted_m = g_m,t-1 + B u_t-1
         d_m = ||g_m - predicted_m|| / sum_k ||g_k - predicted_k||
         score_m = mean of the last N of d_m
 
     If the gap statistic finds more than one cluster among the scores, 2-means divides them, and the clients with the
-    larger scores are removed for good. All distances are then forgotten, and it goes on with the others.
+    larger scores are removed for good. All distances are then forgotten, and those of the others begin anew.
 
     Args:
       aggregator: the rule that gets the deltas of the clients that are left, in the paper a robust one, such as
         :func:`median`.
-      window: N >= 1. The first removal is in round 2 N + 2 at the earliest.
+      window: N >= 1. The first removal is in the (2 N + 1)-th round at the earliest.
+      max_removals: how many times clients are removed, >= 1; None for no bound. Each test for clusters can find some
+        among honest clients, so that without a bound they are removed one group after the other.
       num_clients: M, clients in the federation; default those of the simulation. The state holds a delta and N numbers
         for each.
 
@@ -73,7 +77,7 @@ class fldetector(WrappingAggregator):
       ``cosine``. If everybody is removed nothing moves. The choice has no gradient.
 
     Raises:
-      ValueError: if ``window`` or ``num_clients`` is not a count of at least 1.
+      ValueError: if ``window``, ``max_removals`` or ``num_clients`` is not a count of at least 1.
 
     Breakdown point:
       that of the wrapped rule; it adds nothing before the first removal, nor against attackers that are predictable
@@ -85,22 +89,24 @@ class fldetector(WrappingAggregator):
       Zhang, Cao, Jia and Gong, FLDetector: defending federated learning against model poisoning attacks via detecting
       malicious clients, KDD 2022, Algorithms 1 to 3; N = 10, ten reference samples and the scaling of the scores to
       [0, 1] as in the authors' code, zaixizhang/FLDetector. Interpretations: deltas take the place of gradients, of
-      which B is linear. The parameters move by the updates alone, so that the change of the parameters is the last
-      update. Clients are removed where the paper also starts the training anew. A client that was absent is predicted
-      from the last delta it sent. At least three clients with N distances each are compared. k-means of numbers on a
-      line is solved exactly. The matrix of L-BFGS is inverted on its range only, and a prediction that float32 cannot
-      hold is the last delta.
+      which B is linear. The parameters move by the updates alone, so that their change is the last update. Clients are
+      removed once by default, as in that code, and the training goes on, where the paper starts it anew and repeats
+      all. A client that was absent is predicted from the last delta that it sent, and those with N distances are
+      compared, if there are three. k-means of numbers on a line is solved exactly. The matrix of L-BFGS is inverted on
+      its range only, and a prediction that float32 cannot hold is one that came true.
     """
 
     window: int = 10
+    max_removals: int | None = 1
     num_clients: int | None = None
     reports = ("score", "selected")
 
     def check(self) -> None:
         super().check()
         checks.count("window", self.window, 1)
-        if self.num_clients is not None:
-            checks.count("num_clients", self.num_clients, 1)
+        for name in ("max_removals", "num_clients"):
+            if getattr(self, name) is not None:
+                checks.count(name, getattr(self, name), 1)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -119,6 +125,7 @@ class fldetector(WrappingAggregator):
             distances=jnp.zeros((clients, self.window)),
             number=jnp.zeros(clients, jnp.int32),
             removed=jnp.zeros(clients, bool),
+            removals=jnp.zeros((), jnp.int32),
             metrics=around.metrics,
         )
 
@@ -184,10 +191,15 @@ class fldetector(WrappingAggregator):
 
     def _without_suspects(self, state: FLDetectorState, key: chex.PRNGKey) -> FLDetectorState:
         """The state after those that stand out among the clients with N distances are removed."""
-        suspects = upper_cluster(mean_distances(state), (state.number >= self.window) & ~state.removed, key)
-        number = jnp.where(suspects.any(), 0, state.number)
+        ready = (state.number >= self.window) & ~state.removed
+        if self.max_removals is not None:
+            ready &= state.removals < self.max_removals
+        suspects = upper_cluster(mean_distances(state), ready, key)
         return state._replace(
-            removed=state.removed | suspects, number=number, distances=jnp.where(suspects.any(), 0, state.distances)
+            removed=state.removed | suspects,
+            removals=state.removals + suspects.any(),
+            number=jnp.where(suspects.any(), 0, state.number),
+            distances=jnp.where(suspects.any(), 0, state.distances),
         )
 
 

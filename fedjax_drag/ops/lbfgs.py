@@ -5,25 +5,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from fedjax_drag import tree
-from fedjax_drag.kernels.arithmetic import flat_rows
+from fedjax_drag.kernels.arithmetic import EXACT, flat_rows
 from fedjax_drag.types import Params
 
 
 def change_along(updates: Any) -> Params:
-    """``B u_t-1``: how far the next update differs from the last one, like the parameters; no gradient.
+    """``B u_N``: how far the next update differs from the last one, like the parameters; no gradient.
 
-    ``B`` is the matrix of L-BFGS that starts from ``sigma = <y, s> / <s, s>`` of the last pair, in its compact form.
-    The steps are ``s_j = u_j-1`` and the changes ``y_j = u_j - u_j-1``. With rows S and Y of the pairs, L the part of
-    ``S Y'`` below its diagonal and D the diagonal::
+    Of the updates ``u_0, ..., u_N`` the steps are ``s_j = u_j`` and the changes ``y_j = u_j+1 - u_j``, j < N. ``B`` is
+    the matrix of L-BFGS that starts from ``sigma = <y, s> / <s, s>`` of the last pair, in its compact form: with rows S
+    and Y of the pairs, L the part of ``S Y'`` below its diagonal and D the diagonal::
 
         B v = sigma v - [sigma S; Y]' [[sigma S S', L], [L', -D]]^-1 [sigma S; Y] v
 
     Pairs may be scaled without a change of B, and are scaled to steps of length 1. The inverse is that on the range of
-    the matrix, so that steps of length 0 and steps that depend on others do not count. A result that is not finite is
-    replaced by 0.
+    the matrix, so that steps of length 0 and steps that depend on others do not count. What float32 cannot hold is not
+    finite.
 
     Args:
       updates: of the last N + 1 rounds, the oldest first, ``[N + 1, *p]``.
@@ -33,29 +32,19 @@ def change_along(updates: Any) -> Params:
       1994, equation 2.17.
     """
     updates = jax.lax.stop_gradient(updates)
-    last = jax.tree.map(lambda u: u[-1], updates)
-    length = tree.norm(last)
-    unit = tree.inverse(tree.norms(jax.tree.map(lambda u: u[:-1], updates)))
-    steps = jax.tree.map(lambda u: tree.expand(unit, u) * u[:-1], updates)
-    changes = jax.tree.map(lambda u: tree.expand(unit, u) * (u[1:] - u[:-1]), updates)
-    direction = jax.tree.map(lambda u: tree.inverse(length) * u[None], last)
-
-    of_changes = _products(steps, changes)
+    largest = jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(updates)]).max()
+    scaled = jax.tree.map(lambda u: tree.inverse(largest) * u, updates)
+    rows = jax.tree.map(lambda u: jnp.concatenate([u, u[1:] - u[:-1]]), scaled)  # S, v and Y
+    per_leaf = [tree.product(flat_rows(leaf), flat_rows(leaf).T) for leaf in jax.tree.leaves(rows)]
+    products = functools.reduce(jnp.add, per_leaf)
+    n = len(products) // 2
+    unit = tree.inverse(jnp.sqrt(jnp.diag(products)[:n]))
+    both = jnp.concatenate([unit, jnp.ones(1), unit])
+    products = both[:, None] * products * both
+    of_steps, of_changes, along = products[:n, :n], products[:n, n + 1 :], products[:, n]
     sigma = of_changes[-1, -1]
     below, diagonal = jnp.tril(of_changes, -1), jnp.diag(jnp.diag(of_changes))
-    middle = jnp.block([[sigma * _products(steps, steps), below], [below.T, -diagonal]])
-    right = jnp.concatenate([sigma * _products(steps, direction), _products(changes, direction)])
-    parts = jnp.split(tree.product(jnp.linalg.pinv(middle, hermitian=True), right)[:, 0], 2)
-
-    def along(v: jax.Array, s: jax.Array, y: jax.Array) -> jax.Array:
-        bent = jnp.tensordot(sigma * parts[0], s, 1) + jnp.tensordot(parts[1], y, 1)
-        return length * (sigma * v[0] - bent)
-
-    change = jax.tree.map(along, direction, steps, changes)
-    return tree.where(tree.is_finite(change), change, tree.zeros_like(change))
-
-
-def _products(a: Any, b: Any) -> Float[Array, "rows others"]:
-    """Inner products of the rows of two stacks."""
-    per_leaf = jax.tree.map(lambda x, y: tree.product(flat_rows(x), flat_rows(y).T), a, b)
-    return functools.reduce(jnp.add, jax.tree.leaves(per_leaf))
+    middle = jnp.block([[sigma * of_steps, below], [below.T, -diagonal]])
+    bent = tree.product(jnp.linalg.pinv(middle, hermitian=True), jnp.concatenate([sigma * along[:n], along[n + 1 :]]))
+    weight = both * jnp.concatenate([-sigma * bent[:n], sigma[None], -bent[n:]])
+    return jax.tree.map(lambda leaf: largest * jnp.tensordot(weight, leaf, 1, precision=EXACT), rows)

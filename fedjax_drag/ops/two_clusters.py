@@ -7,21 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-_FEWEST = 3  # of less numbers every two are two clusters
-
-
-class _Spread(NamedTuple):
-    """Of some numbers: how many, their mean, and the sum of squared differences from it."""
-
-    number: jax.Array
-    mean: jax.Array
-    squares: jax.Array
-
-
-def _joined(a: _Spread, b: _Spread) -> _Spread:
-    number, apart = a.number + b.number, b.mean - a.mean
-    share = b.number / jnp.maximum(number, 1)
-    return _Spread(number, a.mean + share * apart, a.squares + b.squares + share * a.number * jnp.square(apart))
+_FEWEST = 3  # of fewer numbers every two are two clusters
+_SAME = 1e-4  # numbers whose range is no larger a share of them are equal up to rounding
 
 
 class _Division(NamedTuple):
@@ -34,12 +21,24 @@ class _Division(NamedTuple):
 
 def _divided(ordered: Float[Array, " numbers"], count: jax.Array) -> _Division:
     """k-means with k = 1 and 2, exactly, of the first ``count`` numbers, which are in order."""
-    present = (jnp.arange(len(ordered)) < count).astype(ordered.dtype)
-    each = _Spread(present, present * ordered, jnp.zeros_like(ordered))
-    below = jax.lax.associative_scan(_joined, each)
-    above = jax.lax.associative_scan(lambda a, b: _joined(b, a), each, reverse=True)
-    split = below.squares[:-1] + above.squares[1:]
-    return _Division(below.squares[-1], split.min(), jnp.argmin(split) + 1)
+    present = jnp.arange(len(ordered)) < count
+
+    def add(
+        before: tuple[jax.Array, ...], here: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, ...], jax.Array]:
+        (number, mean, squares), (value, there) = before, here
+        number = number + there
+        apart, share = jnp.where(there, value - mean, 0.0), 1 / jnp.maximum(number, 1)
+        squares = squares + (1 - share) * jnp.square(apart)
+        return (number, mean + share * apart, squares), squares
+
+    # Of all numbers up to each, and of all from each on.
+    below, above = (
+        jax.lax.scan(add, (jnp.zeros((), int), jnp.zeros(()), jnp.zeros(())), (ordered, present), reverse=reverse)[1]
+        for reverse in (False, True)
+    )
+    split = below[:-1] + above[1:]
+    return _Division(below[-1], split.min(), jnp.argmin(split) + 1)
 
 
 def upper_cluster(
@@ -56,7 +55,8 @@ def upper_cluster(
 
     Args:
       numbers: ``[n]``.
-      counted: ``[n]`` bool; the others are in no cluster. Fewer than three numbers, or equal ones, are one cluster.
+      counted: ``[n]`` bool; the others are in no cluster. Fewer than three numbers are one cluster, and so are
+        equal ones.
       key: for the uniform numbers.
       references: how many samples of them.
 
@@ -76,6 +76,7 @@ def upper_cluster(
     slack = jnp.sqrt(1 + 1 / references) * jnp.log(expected.two).std()
     gap_1 = jnp.log(expected.one.mean()) - jnp.log(found.one)
     gap_2 = jnp.log(expected.two.mean()) - jnp.log(found.two)
-    several = (count >= _FEWEST) & (width > 0) & (gap_1 < gap_2 - slack)
+    differ = width > _SAME * jnp.abs(jnp.where(counted, numbers, 0.0)).max()
+    several = (count >= _FEWEST) & differ & (gap_1 < gap_2 - slack)
     upper = jnp.zeros_like(counted).at[order].set(jnp.arange(len(numbers)) >= found.lower)
     return several & upper & counted

@@ -48,7 +48,8 @@ def fldetector(window):
         detector.last |= dict(zip(ids, G, strict=True))
         return numpy_robust.outcome(G, update, left / max(left.sum(), 1))._replace(state=detector)
 
-    settings = {"aggregator": aggregators.fedavg(), "window": window, "num_clients": twins.FEDERATION}
+    bounds = {"window": window, "max_removals": None, "num_clients": twins.FEDERATION}
+    settings = {"aggregator": aggregators.fedavg(), **bounds}
     return Pair("fldetector", settings, twin)
 
 
