@@ -139,6 +139,33 @@ AGGREGATORS = [
         KEY,
         smallest=3,
     ),
+    Case("robust_lr", aggregators.robust_lr, {"threshold": 3.0}, {"threshold": (0.0, 3.0, 5.0)}, consensus=False),
+    Case(
+        "crfl",
+        aggregators.crfl,
+        {"clip": 20.0, "sigma": 0.0},
+        {"clip": (20.0, 1.0, 3.0), "sigma": (0.0, 0.01, 0.1)},
+        KEY,
+    ),
+    Case(
+        "lasa",
+        aggregators.lasa,
+        {"sparsity": 0.5, "lambda_norm": 1.0, "lambda_sign": 1.0},
+        {"sparsity": (0.5, 0.0, 0.9), "lambda_norm": (1.0, 0.5, 2.0), "lambda_sign": (1.0, 2.0, 0.5)},
+        consensus=False,
+    ),
+    Case("foundationfl-median", aggregators.foundationfl, {"aggregator": aggregators.median()}),
+    Case(
+        "foundationfl-trimmed_mean",
+        aggregators.foundationfl,
+        {"aggregator": aggregators.trimmed_mean(0.4), "num_synthetic": 1},
+    ),
+    Case(
+        "fldetector-median",
+        aggregators.fldetector,
+        {"aggregator": aggregators.median(), "window": 1, "num_clients": NUM_CLIENTS},
+        requires=IDS | KEY,
+    ),
     Case("nnm-drag", aggregators.nnm, {"aggregator": aggregators.drag(), "num_byzantine": 1}, smallest=2),
     Case("bucketing-median", aggregators.bucketing, {"aggregator": aggregators.median()}, requires=KEY, keyed=True),
     Case(

@@ -15,17 +15,21 @@ from fedjax_drag.aggregators._clipped_clustering import clipped_clustering
 from fedjax_drag.aggregators._clipping import clipping
 from fedjax_drag.aggregators._clusterguard import clusterguard
 from fedjax_drag.aggregators._clustering import clustering
+from fedjax_drag.aggregators._crfl import crfl
 from fedjax_drag.aggregators._dnc import dnc
 from fedjax_drag.aggregators._drag import drag
 from fedjax_drag.aggregators._fedavg import fedavg
 from fedjax_drag.aggregators._fedexp import fedexp
 from fedjax_drag.aggregators._flame import flame
+from fedjax_drag.aggregators._fldetector import fldetector
 from fedjax_drag.aggregators._fltrust import fltrust
 from fedjax_drag.aggregators._foolsgold import foolsgold
 from fedjax_drag.aggregators._foolsgold_taco import foolsgold_taco
+from fedjax_drag.aggregators._foundationfl import foundationfl
 from fedjax_drag.aggregators._geomed import geomed
 from fedjax_drag.aggregators._geometric_median import geometric_median
 from fedjax_drag.aggregators._krum import krum
+from fedjax_drag.aggregators._lasa import lasa
 from fedjax_drag.aggregators._mda import mda
 from fedjax_drag.aggregators._meamed import meamed
 from fedjax_drag.aggregators._median import median
@@ -37,6 +41,7 @@ from fedjax_drag.aggregators._qffl import qffl
 from fedjax_drag.aggregators._raga import raga
 from fedjax_drag.aggregators._rescaled_mean import rescaled_mean
 from fedjax_drag.aggregators._rfa import rfa
+from fedjax_drag.aggregators._robust_lr import robust_lr
 from fedjax_drag.aggregators._root_only import root_only
 from fedjax_drag.aggregators._signguard import signguard
 from fedjax_drag.aggregators._signsgd_majority import signsgd_majority
@@ -88,16 +93,21 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "dnc",
     "centered_clipping",
     "norm_clipping",
+    "crfl",
     "signsgd_majority",
+    "robust_lr",
     "clustering",
     "clipped_clustering",
     "signguard",
+    "lasa",
     "flame",
     "clusterguard",
     "foolsgold",
     "foolsgold_taco",
+    "fldetector",
     "nnm",
     "bucketing",
+    "foundationfl",
     "clipping",
     "arc",
     "rescaled_mean",

@@ -9,8 +9,8 @@ from fedjax_drag import checks, tree
 from fedjax_drag.ops.rules import Moved, WrappingAggregator, wrapped
 from fedjax_drag.types import Deltas, Params, State
 
-_OF_CLIENTS = frozenset({"client_ids", "malicious", "start_loss", "selection_weight"})
-"""Extras that a bucket does not have."""
+WITHOUT_CLIENT = frozenset({"client_ids", "malicious", "start_loss", "selection_weight"})
+"""Extras that a row does not have which is not a client, such as a bucket."""
 
 
 class bucketing(WrappingAggregator):
@@ -49,7 +49,7 @@ class bucketing(WrappingAggregator):
     def check(self) -> None:
         super().check()
         checks.count("bucket_size", self.bucket_size, 1)
-        for name in sorted(self.aggregator.needs & _OF_CLIENTS):
+        for name in sorted(self.aggregator.needs & WITHOUT_CLIENT):
             needs = sorted(self.aggregator.needs)
             raise ValueError(f"aggregator with needs={needs}: must not need {name}, as a bucket is not a client")
 
@@ -66,7 +66,7 @@ class bucketing(WrappingAggregator):
         member = (place // self.bucket_size == jnp.arange(-(-len(valid) // self.bucket_size))[:, None]) & valid
         share = jax.vmap(tree.uniform_weights)(member)
         # A bucket is no client, and an explicit number counts spoilt buckets.
-        dropped = (_OF_CLIENTS | {"num_byzantine"}) - self.aggregator.needs
+        dropped = (WITHOUT_CLIENT | {"num_byzantine"}) - self.aggregator.needs
         inner_extras = {name: value for name, value in extras.items() if name not in dropped}
         if "num_examples" in inner_extras:
             inner_extras["num_examples"] = jnp.where(member, inner_extras["num_examples"], 0).sum(1)

@@ -75,11 +75,11 @@ class flame(PlainAggregator):
         scale = jnp.where(valid, clip_scale(norm, middle), 0.0)
         weight = scale * tree.uniform_weights(selected)
         mean = tree.weighted_sum(weight, deltas)
-        update = tree.add(mean, _noise(key, mean, self.noise_factor * middle))
+        update = tree.add(mean, normal_noise(key, mean, self.noise_factor * middle))
         return moved_along(params, deltas, update, weight, selected=selected.astype(weight.dtype), scale=scale)
 
 
-def _noise(key: chex.PRNGKey, like: Params, sigma: jax.Array) -> Params:
+def normal_noise(key: chex.PRNGKey, like: Params, sigma: Any) -> Params:
     """Normal noise of standard deviation ``sigma`` in every coordinate; the same draws in every precision."""
     leaves, structure = jax.tree.flatten(like)
     keys = jax.random.split(key, len(leaves))

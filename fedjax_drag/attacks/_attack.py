@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fedjax_drag import checks, tree
+from fedjax_drag.ops.largest import floor_of
 from fedjax_drag.types import Attack, Deltas, Params, Uplink
 from fedjax_drag.types._part import undefined
 
@@ -34,19 +34,6 @@ def scale_malicious(uplink: Any, malicious: Bool[Array, " clients"], factor: Any
 def in_fraction(positions: Int[Array, " batch"], num_examples: Any, fraction: Any) -> Bool[Array, " batch"]:
     """Marks the positions in a client's list that are among its first ``floor(fraction * num_examples)``."""
     return positions < floor_of(fraction, num_examples)
-
-
-def floor_of(share: Any, number: Any) -> Any:
-    """``floor(share * number)`` as an integer, traced if one of the two is.
-
-    A product that falls below an integer by rounding alone, as 0.29 * 100 does, counts as that integer. It is the floor
-    for the decimal as written if both are plain numbers; traced in float32, products above some thousands may be off by
-    one part in a million.
-    """
-    xnp = np if checks.is_concrete(share) and checks.is_concrete(number) else jnp
-    product = xnp.asarray(share * 1.0 * number)
-    rounding = xnp.minimum(2 * jnp.finfo(product.dtype).eps * product, 1e-3)
-    return xnp.floor(product + rounding).astype(np.int32)
 
 
 def known(

@@ -8,10 +8,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
-from fedjax_drag.attacks._attack import floor_of, in_fraction
+from fedjax_drag.attacks._attack import in_fraction
 from fedjax_drag.attacks._backdoor import boosted, check_boost, relabelled
 from fedjax_drag.data.dataset import FederatedDataset
 from fedjax_drag.data.normalization import UNSCALED
+from fedjax_drag.ops.largest import floor_of
 from fedjax_drag.types import Attack, Batch, Scalar, Uplink
 
 _ROUNDING = 1e-5  # share of the distance of the tail that float32 may lose in a model's inputs

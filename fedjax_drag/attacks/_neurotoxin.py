@@ -4,11 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, UInt
 
 from fedjax_drag import checks, kinds, tree
-from fedjax_drag.attacks._attack import floor_of, replace_malicious
+from fedjax_drag.attacks._attack import replace_malicious
 from fedjax_drag.attacks._backdoor import backdoor
+from fedjax_drag.ops.largest import magnitude, smallest_of_top
 from fedjax_drag.types import Attack, Params, Scalar, Uplink, WrappedAttack
 
 
@@ -69,32 +69,6 @@ class neurotoxin(WrappedAttack):
         sent = inner.forge(key, uplink, malicious, **knowledge) if inner.forges else uplink
         last_update = tree.stored(last_update)
         least = smallest_of_top(last_update, self.share)
-        outside = lambda x, last: jnp.where(_magnitude(last, least.dtype) < least, x, jnp.zeros((), x.dtype))
+        outside = lambda x, last: jnp.where(magnitude(last, least.dtype) < least, x, jnp.zeros((), x.dtype))
         kept = jax.tree.map(outside, sent.delta, last_update)
         return sent._replace(delta=replace_malicious(sent.delta, malicious, kept))
-
-
-def smallest_of_top(update: Params, share: Any) -> UInt[Array, ""]:
-    """The bits of the smallest absolute value among the ``floor(share D)`` largest of D; above all if there are none.
-
-    Found bit by bit, without a sort, by counts of the coordinates that are at least as large: non-negative floats are
-    ordered as their bits are. It is at least 1, so that zeros are below. The bits are those of the widest dtype of the
-    leaves, of float32 at least.
-    """
-    leaves = jax.tree.leaves(update)
-    wanted = floor_of(share, sum(leaf.size for leaf in leaves))
-    width = 8 * jnp.result_type(jnp.float32, *leaves).itemsize
-    of_bits = jnp.dtype(f"uint{width}")
-
-    def with_bit(place: Int[Array, ""], found: UInt[Array, ""]) -> UInt[Array, ""]:
-        trial = found | (jnp.ones((), of_bits) << (width - 2 - place).astype(of_bits))
-        reached = sum((_magnitude(leaf, of_bits) >= trial).sum() for leaf in leaves)
-        return jnp.where(reached >= wanted, trial, found)
-
-    found = jax.lax.fori_loop(0, width - 1, with_bit, jnp.zeros((), of_bits))
-    return jnp.where(wanted > 0, jnp.maximum(found, 1), jnp.full((), jnp.iinfo(of_bits).max, of_bits))
-
-
-def _magnitude(leaf: Float[Array, "..."], of_bits: jnp.dtype) -> UInt[Array, "..."]:
-    """Absolute values as integers in their order."""
-    return jax.lax.bitcast_convert_type(jnp.abs(leaf.astype(f"float{8 * of_bits.itemsize}")), of_bits)

@@ -143,7 +143,8 @@ class Adversary:
       root_bias: least share of the root data that are of class 0, in [0, 1]; default 0.
       root_source: what the root data are drawn from: ``"benign"`` (default), in equal parts from the clients that are
         not malicious throughout; ``"all"``, uniformly at random, by ``seed``, from the examples of all clients, the
-        malicious ones' as they are without an attack.
+        malicious ones' as they are without an attack; ``"biased"``, as these, but with exactly the share ``root_bias``
+        of class 0, so that the root data are not distributed as the clients' are.
       nonfinite: what becomes of messages that are not finite, or too long for sums in float32 (a norm above 2.0e31, see
         docs/numerics.md): ``"reject"`` (default) their clients; or ``"propagate"``: one makes the parameters NaN.
       forged_messages: with ``compression``, what attackers forge: ``"decompressed"`` (default), any message at all in

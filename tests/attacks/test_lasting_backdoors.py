@@ -12,8 +12,7 @@ from reference import numpy_directed_attacks as twin
 
 import fedjax_drag as fd
 from fedjax_drag import attacks
-from fedjax_drag.attacks._attack import floor_of
-from fedjax_drag.attacks._neurotoxin import smallest_of_top
+from fedjax_drag.ops.largest import floor_of, smallest_of_top
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.round import attacker_indices
 from fedjax_drag.types import Attack, Batch, Uplink

@@ -41,7 +41,15 @@ PER_CLIENT = {
     "agreement",
     "mixture",
 }
-STATE_ONLY = {"iterations", "residual", "num_rejected", "server_step_size", "tilted_loss"}
+STATE_ONLY = {
+    "iterations",
+    "residual",
+    "num_rejected",
+    "server_step_size",
+    "tilted_loss",
+    "reversed_share",
+    "parameter_scale",
+}
 
 
 TRACES = collections.Counter()
@@ -387,6 +395,10 @@ NEAR_HONEST = {
     "signguard": 3,
     "flame": 3,
     "flame-models": 3,
+    "lasa": 3,
+    "foundationfl-median": 1,
+    "foundationfl-trimmed_mean": 1,
+    "fldetector-median": 3,
 }
 """Rules whose update stays near the honest deltas, and the attackers that they tolerate among ``COHORT``."""
 
@@ -398,6 +410,7 @@ SHORT = {
     "signsgd_majority": lambda root: 0.01 * SIZE**0.5,
     "norm_clipping": lambda root: 2.0,
     "clipping-fedavg": lambda root: 2.0,
+    "crfl": lambda root: 20.0,
     "centered_clipping": lambda root: 2 * 2.0,
 }
 """Rules whose update is bounded whoever is malicious: by how much in the first round, given the root delta's norm."""
@@ -422,6 +435,7 @@ MOVED_BY_ONE = {
     "foolsgold",
     "foolsgold_taco",
     "rescaled_mean",
+    "robust_lr",
 }
 """Rules that a single long delta may move anywhere, with these arguments."""
 

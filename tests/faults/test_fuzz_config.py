@@ -168,7 +168,7 @@ KEYS = sorted(set(Config.__dataclass_fields__) - {"mesh"})
 CHOICES = {
     "name": ("other",),
     "byzantine_of": ("federation", "cohort"),
-    "root_source": ("benign", "all"),
+    "root_source": ("benign", "all", "biased"),
     "nonfinite": ("reject", "propagate"),
     "clients_axis": ("map", "vmap", "auto"),
     "aggregation": ("auto", "stack", "stream"),

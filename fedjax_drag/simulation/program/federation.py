@@ -11,7 +11,7 @@ from fedjax_drag import checks
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.types import Batch
 
-ROOT_SOURCES = ("benign", "all")
+ROOT_SOURCES = ("benign", "all", "biased")
 """Whose examples the root data are drawn from."""
 
 
@@ -194,15 +194,16 @@ def choose_root(
 
     From benign clients they are drawn in equal parts: rows are in random order, so a prefix of each is a random part
     of it, and what a client with few examples lacks is taken evenly from the others. From all clients they are drawn
-    uniformly at random.
+    uniformly at random, or so within class 0 and within the other classes.
 
     Args:
       data: a partitioned data set.
       malicious: ``[M]`` bool.
       root_size: number of examples; default 3,000, or a tenth of the data they are drawn from where that is less.
-      bias: least share of them that are of class 0, in [0, 1].
-      source: ``"benign"``, in equal parts from the clients that are not malicious (Xiao et al.), or ``"all"``, from
-        the examples of all clients (Zhu et al.). A malicious client's examples are the true ones.
+      bias: least share of them that are of class 0, in [0, 1]; with ``source="biased"`` their share.
+      source: ``"benign"``, in equal parts from the clients that are not malicious (Xiao et al.), ``"all"``, from
+        the examples of all clients (Zhu et al.), or ``"biased"``, from them too, but with no more of class 0 than
+        ``bias`` says (Cao et al., FLTrust, case II). A malicious client's examples are the true ones.
       seed: of the draw from all clients.
 
     Returns:
@@ -222,13 +223,15 @@ def choose_root(
         root_size = max(1, min(3000, total // 10))
     checks.count("root_size", root_size, 1, total)
     checks.in_range("root_bias", bias, 0.0, 1.0)
-    of_class = pools.only(data.labels[pools.examples] == 0) if bias else pools.only(np.zeros(total, bool))
-    wanted, held = round(bias * root_size), len(of_class.examples)
-    if wanted > held:
-        holders = "the clients hold" if source == "all" else "the benign clients hold"
-        raise ValueError(f"root_bias={bias}: needs {wanted} examples of class 0; {holders} {held}")
+    uses_class = bias > 0 or source == "biased"
+    is_class = data.labels[pools.examples] == 0 if uses_class else np.zeros(total, bool)
+    wanted, of_class = round(bias * root_size), pools.only(is_class)
     biased = of_class.take_evenly(wanted)
-    rest = pools.only(~np.isin(pools.examples, biased))
+    rest = pools.only(~is_class if source == "biased" else ~np.isin(pools.examples, biased))
+    for part, number, which in ((of_class, wanted, "class 0"), (rest, root_size - wanted, "other classes")):
+        if number > (held := len(part.examples)):
+            holders = "the benign clients hold" if source == "benign" else "the clients hold"
+            raise ValueError(f"root_bias={bias}: needs {number} examples of {which}; {holders} {held}")
     return np.concatenate([biased, rest.take_evenly(root_size - wanted)]).astype(np.int32)
 
 

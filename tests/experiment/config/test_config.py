@@ -148,7 +148,10 @@ def test_overrides_of_a_config_leave_it_alone(tiny):
         ({"rounds": None}, "rounds=None: must be an integer"),
         ({"rounds": 0}, "rounds=0: must be an integer in [1, 2147483647]"),
         ({"root_size": "many"}, "root_size='many': must be an integer or null"),
-        ({"root_source": "beningn"}, "root_source='beningn': must be one of benign, all; did you mean 'benign'?"),
+        (
+            {"root_source": "beningn"},
+            "root_source='beningn': must be one of benign, all, biased; did you mean 'benign'?",
+        ),
         ({"clients_per_chunk": 0}, "clients_per_chunk=0: must be an integer in [1, 2147483647]"),
         ({"step_size": "fast"}, "step_size='fast': must be a number"),
         ({"step_size": [1]}, "step_size=[1]: must be a number or a schedule, a mapping with a name and arguments"),

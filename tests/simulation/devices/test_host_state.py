@@ -25,6 +25,7 @@ METHODS = {
     "adabest": lambda: fd.algorithms.adabest(12, mu=0.02, beta=0.8),
     "feddc": lambda: fd.algorithms.feddc(12),
     "foolsgold": lambda: fd.algorithms.from_aggregator(fd.aggregators.foolsgold(12)),
+    "fldetector": lambda: fd.algorithms.from_aggregator(fd.aggregators.fldetector(fd.aggregators.fedavg(), window=1)),
     "taco": lambda: fd.algorithms.taco(12, max_strikes=2),
     "fedavg": lambda: fd.algorithms.from_aggregator(fd.aggregators.fedavg()),
 }

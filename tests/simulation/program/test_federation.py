@@ -150,6 +150,26 @@ def test_biased_root_data_from_all_clients(of_one_class):
         choose_root(of_one_class, malicious, 1000, 1.0, "all")
 
 
+@pytest.mark.parametrize("bias", [0.0, 0.1, 0.75, 1.0])
+def test_biased_root_data_have_exactly_that_share_of_one_class(bias):
+    """The rest is drawn uniformly from the other classes, by the seed alone."""
+    data = fd.data.partition.dirichlet(fd.data.load("digits"), num_clients=8, beta=0.5, seed=1)
+    root = choose_root(data, np.zeros(8, bool), 80, bias, "biased", seed=3)
+    assert len(root) == len(set(root)) == 80
+    labels = np.asarray(data.train.y)[root]
+    assert (labels == 0).sum() == round(80 * bias)
+    if bias <= 0.1:
+        assert set(labels) >= set(range(1, 10))
+    if bias == 0:
+        few, many = choose_malicious(8, 1, 0), choose_malicious(8, 7, 0)
+        np.testing.assert_array_equal(root, choose_root(data, few, 80, bias, "biased", seed=3))
+        np.testing.assert_array_equal(root, choose_root(data, many, 80, bias, "biased", seed=3))
+        total = int(data.counts.sum())
+        message = rf"root_bias=0\.0: needs {total} examples of other classes; the clients hold"
+        with pytest.raises(ValueError, match=message):
+            choose_root(data, few, total, bias, "biased")
+
+
 def test_root_data_from_all_clients_without_a_benign_one(of_one_class):
     assert len(choose_root(of_one_class, np.ones(10, bool), 50, source="all")) == 50
     with pytest.raises(ValueError, match=r"root_size=100000: must be an integer in \[1, "):
@@ -158,7 +178,7 @@ def test_root_data_from_all_clients_without_a_benign_one(of_one_class):
 
 
 def test_unknown_source_of_root_data(of_one_class):
-    with pytest.raises(ValueError, match=r"root_source='al': must be one of benign, all; did you mean 'all'\?"):
+    with pytest.raises(ValueError, match=r"root_source='al': must be one of benign, all, biased; did you mean 'all'\?"):
         choose_root(of_one_class, np.zeros(10, bool), 50, source="al")
 
 
