@@ -17,7 +17,9 @@ from fedjax_drag.aggregators._clusterguard import clusterguard
 from fedjax_drag.aggregators._clustering import clustering
 from fedjax_drag.aggregators._dnc import dnc
 from fedjax_drag.aggregators._drag import drag
+from fedjax_drag.aggregators._fedasync import fedasync
 from fedjax_drag.aggregators._fedavg import fedavg
+from fedjax_drag.aggregators._fedbuff import fedbuff
 from fedjax_drag.aggregators._fedexp import fedexp
 from fedjax_drag.aggregators._flame import flame
 from fedjax_drag.aggregators._fltrust import fltrust
@@ -100,5 +102,7 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "bucketing",
     "clipping",
     "arc",
+    "fedbuff",
+    "fedasync",
     "rescaled_mean",
 ]
