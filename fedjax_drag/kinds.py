@@ -21,6 +21,7 @@ _BUILDERS = (
     "attacks",
     "callbacks",
     "clients",
+    "clocks",
     "compression",
     "data",
     "data.augmentation",

@@ -176,6 +176,22 @@ AGGREGATORS = [
         consensus=False,
     ),
     Case("arc-median", aggregators.arc, {"aggregator": aggregators.median(), "num_byzantine": 2}, smallest=3),
+    Case(
+        "fedbuff-median",
+        aggregators.fedbuff,
+        {"aggregator": aggregators.median()},
+        {"exponent": (0.0, 0.5, 2.0), "server_step_size": (0.5, 1.0, 2.0)},
+        frozenset({"staleness"}),
+        consensus=False,
+    ),
+    Case(
+        "fedasync-hinge",
+        aggregators.fedasync,
+        {"staleness": "hinge"},
+        {"alpha": (0.1, 0.6, 1.0), "slope": (0.5, 1.0, 10.0), "grace": (0.0, 2.0, 4.0)},
+        frozenset({"staleness", "starts"}),
+        consensus=False,
+    ),
     Case("fedexp", aggregators.fedexp, {"eps": 1e-3}, {"eps": (1e-3, 1.0)}),
     Case("qffl", aggregators.qffl, {"q": 1.0}, {"q": (0.0, 1.0, 5.0)}, LOSS | {"step_size"}, consensus=False),
     Case("term", aggregators.term, {"t": 1.0}, {"t": (-1.0, 0.0, 5.0)}, LOSS),
@@ -407,6 +423,8 @@ def extras(cohort: int, round: int = 0, seed: int = 0) -> dict[str, Any]:
         "start_loss": jnp.asarray(rng.uniform(0.1, 3.0, cohort), jnp.float32),
         "selection_weight": jnp.asarray(rng.uniform(0.5, 2.0, cohort), jnp.float32),
         "step_size": jnp.asarray(0.1, jnp.float32),
+        "staleness": jnp.asarray(rng.integers(0, 6, cohort), jnp.int32),
+        "starts": unflatten(rng.normal(size=(cohort, SIZE)).astype(np.float32)),
     }
 
 
@@ -419,4 +437,5 @@ def assert_like(tree: Any, other: Any, lead: tuple[int, ...] = ()) -> None:
 
 def select(extras: dict[str, Any], rows: Any) -> dict[str, Any]:
     """The extras of some of the clients, in the order given."""
-    return {name: value[rows] if name in PER_CLIENT_EXTRAS else value for name, value in extras.items()}
+    of_rows = lambda value: jax.tree.map(lambda x: x[rows], value)
+    return {name: of_rows(value) if name in PER_CLIENT_EXTRAS else value for name, value in extras.items()}

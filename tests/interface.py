@@ -26,6 +26,7 @@ MODULES = (
     "fedjax_drag.attacks",
     "fedjax_drag.callbacks",
     "fedjax_drag.clients",
+    "fedjax_drag.clocks",
     "fedjax_drag.data",
     "fedjax_drag.data.augmentation",
     "fedjax_drag.data.partition",

@@ -39,6 +39,7 @@ PLACES = {
     "compression": ("compression",),
     "downlink_compression": ("compression",),
     "selection": ("selection",),
+    "clock": ("clocks",),
     "optimizer": ("reference", "experiment"),
     "schedule": ("experiment",),
 }

@@ -18,6 +18,7 @@ LAYERS = {
     "fedjax_drag.ops": 1,
     "fedjax_drag.aggregators": 2,
     "fedjax_drag.clients": 2,
+    "fedjax_drag.clocks": 2,
     "fedjax_drag.compression": 2,
     "fedjax_drag.attacks": 2,
     "fedjax_drag.data": 2,

@@ -36,7 +36,10 @@ BOXES = {
     (504, 316, 184, 60): ("aggregation rule", "aggregators, ops"),
     (272, 316, 184, 60): ("new parameters", "and the rule's state"),
     (40, 316, 184, 60): ("evaluation", "history, callbacks"),
-    (40, 452, 416, 44): ("aggregators, algorithms, clients, attacks", "data, models, privacy, compression, selection"),
+    (40, 452, 416, 44): (
+        "aggregators, algorithms, clients, attacks",
+        "data, models, privacy, compression, clocks, selection",
+    ),
     (504, 452, 184, 44): ("ops", "arithmetic on deltas"),
     (736, 452, 184, 44): ("types, checks, tree", "contracts"),
 }

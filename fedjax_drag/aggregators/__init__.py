@@ -18,7 +18,9 @@ from fedjax_drag.aggregators._clustering import clustering
 from fedjax_drag.aggregators._crfl import crfl
 from fedjax_drag.aggregators._dnc import dnc
 from fedjax_drag.aggregators._drag import drag
+from fedjax_drag.aggregators._fedasync import fedasync
 from fedjax_drag.aggregators._fedavg import fedavg
+from fedjax_drag.aggregators._fedbuff import fedbuff
 from fedjax_drag.aggregators._fedexp import fedexp
 from fedjax_drag.aggregators._flame import flame
 from fedjax_drag.aggregators._fldetector import fldetector
@@ -110,5 +112,7 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "foundationfl",
     "clipping",
     "arc",
+    "fedbuff",
+    "fedasync",
     "rescaled_mean",
 ]

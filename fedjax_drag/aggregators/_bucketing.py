@@ -9,7 +9,7 @@ from fedjax_drag import checks, tree
 from fedjax_drag.ops.rules import Moved, WrappingAggregator, wrapped
 from fedjax_drag.types import Deltas, Params, State
 
-WITHOUT_CLIENT = frozenset({"client_ids", "malicious", "start_loss", "selection_weight"})
+WITHOUT_CLIENT = frozenset({"client_ids", "malicious", "start_loss", "selection_weight", "staleness", "starts"})
 """Extras that a row does not have which is not a client, such as a bucket."""
 
 
@@ -18,8 +18,8 @@ class bucketing(WrappingAggregator):
 
     Args:
       aggregator: the rule that gets ``ceil(S / s)`` means; its own arguments, such as a number of malicious clients,
-        refer to buckets. It must not need ``client_ids``, ``malicious``, ``start_loss`` or
-        ``selection_weight``, which a bucket does not have.
+        refer to buckets. It must not need ``client_ids``, ``malicious``, ``start_loss``,
+        ``selection_weight``, ``staleness`` or ``starts``, which a bucket does not have.
       bucket_size: s, at least 1; with 1 only the order of the clients changes.
 
     Returns:

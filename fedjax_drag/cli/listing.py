@@ -16,6 +16,7 @@ KINDS = (
     "attacks",
     "compressors",
     "selections",
+    "clocks",
     "datasets",
     "partitions",
     "models",

@@ -21,7 +21,7 @@ def plot(
     ] = None,
     against: Annotated[
         str,
-        typer.Option(metavar="COLUMN", help="The horizontal axis: round, bytes_up, local_steps, epsilon, ..."),
+        typer.Option(metavar="COLUMN", help="The horizontal axis: round, seconds, bytes_up, local_steps, ..."),
     ] = "round",
     label: Annotated[
         list[str] | None,

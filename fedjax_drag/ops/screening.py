@@ -115,6 +115,8 @@ MEANING = {
     "start_loss": "the loss of each client's examples where its local pass starts, [S]",
     "step_size": "the step size of local steps",
     "selection_weight": "weights that make the mean over the cohort unbiased, [S]",
+    "staleness": "updates of the parameters since each client has started, integers [S]",
+    "starts": "the parameters from which each client has started, like the deltas",
     "round": "the index of the round, from 0",
     "key": "a random key, such as jax.random.key(0)",
     "root_delta": "the delta of a local pass over the server's own data, like params",
@@ -149,7 +151,9 @@ def check_extras(
     if "root_delta" in required:
         tree.check_like("root_delta", extras["root_delta"], "params", params)
         tree.check_arrays("root_delta", extras["root_delta"])
-    given = {name: extras[name] for name in PER_CLIENT_EXTRAS if extras.get(name) is not None}
+    if "starts" in required:
+        tree.check_like("starts", jax.tree.map(lambda x: x[0], extras["starts"]), "params", params)
+    given = {name: extras[name] for name in PER_CLIENT_EXTRAS if extras.get(name) is not None and name != "starts"}
     return {**extras, **{name: _of_clients(name, value, size, num_clients) for name, value in given.items()}}
 
 

@@ -8,11 +8,12 @@
     memory = selection.observe(memory, observed)
 """
 
+from fedjax_drag.selection._asynchronous import asynchronous
 from fedjax_drag.selection._oort import oort
 from fedjax_drag.selection._power_of_choice import power_of_choice
 from fedjax_drag.selection._round_robin import round_robin
 from fedjax_drag.selection._selection import SELECTION as SELECTION
-from fedjax_drag.selection._selection import Candidates, Observed, Selected, Selection, StartLoss
+from fedjax_drag.selection._selection import Arrivals, Candidates, Observed, Selected, Selection, StartLoss
 from fedjax_drag.selection._uniform import uniform
 from fedjax_drag.selection._weighted import weighted
 
@@ -22,9 +23,11 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "round_robin",
     "power_of_choice",
     "oort",
+    "asynchronous",
     "Selection",
     "Candidates",
     "Selected",
+    "Arrivals",
     "Observed",
     "StartLoss",
 ]

@@ -1,6 +1,6 @@
 """What a selection is: who of the clients that can be drawn takes part in a round."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,14 @@ class LossesFn(Protocol):
         ...
 
 
+class SecondsFn(Protocol):
+    """``seconds`` of :class:`Candidates`."""
+
+    def __call__(self, client_ids: Int[Array, " some"]) -> Float[Array, " some"]:
+        """How long clients that start now take until they answer."""
+        ...
+
+
 class Candidates(NamedTuple):
     """What a server knows of the clients before it draws a cohort.
 
@@ -38,12 +46,28 @@ class Candidates(NamedTuple):
       available: who can be drawn, ``[M]`` bool; None for everybody.
       round: int32 scalar, from 0.
       losses: asks clients for their loss; None unless ``needs`` has ``"candidate_losses"``.
+      seconds: reads the run's clock; None where it has none.
     """
 
     num_examples: Int[Array, " federation"]
     available: Bool[Array, " federation"] | None
     round: Int[Array, ""]
     losses: LossesFn | None = None
+    seconds: SecondsFn | None = None
+
+
+class Arrivals(NamedTuple):
+    """What is known of a cohort whose clients have started in this round or in earlier ones.
+
+    Attributes:
+      arrived: who has, ``[S]`` bool; the others fill up the cohort.
+      staleness: rounds since each has started, ``[S]`` int32.
+      seconds: since the round before, float32 scalar.
+    """
+
+    arrived: Bool[Array, " clients"]
+    staleness: Int[Array, " clients"]
+    seconds: Float[Array, ""]
 
 
 class Selected(NamedTuple):
@@ -53,10 +77,14 @@ class Selected(NamedTuple):
       client_ids: ``[S]`` int32, ascending. Clients that cannot be drawn are there only where the others are too few.
       weight: ``[S]`` float32 with ``E mean_m weight_m x_m = sum_m n_m x_m / sum_m n_m``, the sum on the right over all
         clients that can be drawn; the mean is over those of the cohort that can. None where no such weight is known.
+      arrivals: of a selection with ``max_staleness``; None where all clients start in this round.
+      memory: with which the selection goes on where the draw changes it; None for that before.
     """
 
     client_ids: Int[Array, " clients"]
     weight: Float[Array, " clients"] | None = None
+    arrivals: Arrivals | None = None
+    memory: Memory = None
 
 
 class StartLoss(NamedTuple):
@@ -102,7 +130,11 @@ class Selection(Part):
     Attributes:
       needs: what it asks of single clients, of :data:`KNOWLEDGE`.
       repeats: whether a client may be in a cohort twice.
+      max_staleness: of a selection whose clients may have started in earlier rounds, by the run's clock: for how many
+        rounds back the run keeps what the server has sent. None where all clients of a cohort start in its round.
     """
+
+    max_staleness = cast("int | None", None)  # no annotation: a class variable, or a field of a subclass
 
     @property
     def needs(self) -> frozenset[str]:

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag import checks
+from fedjax_drag.selection import Selection
 from fedjax_drag.simulation.devices.host_state import DEVICE, PLACES
 from fedjax_drag.simulation.devices.model_sharding import CLIENTS, ShardingRules, check_rules
 from fedjax_drag.simulation.devices.placement import MESHES
@@ -118,6 +119,8 @@ class Participation:
         there too.
       late: what a client sends that has not finished at the deadline: ``"partial"`` (default), what it has; or
         ``"drop"``, nothing.
+      deadline_seconds: with a ``clock``, simulated seconds after which the server waits no longer, > 0: who is later
+        sends nothing. Default None.
     """
 
     availability: Any = option(check_availability, default=None)
@@ -125,6 +128,7 @@ class Participation:
     steps_drawn: str = option(one_of("round", "once"), default="round")
     deadline: int | None = option(optional(count), default=None)
     late: str = option(one_of("partial", "drop"), default="partial")
+    deadline_seconds: float | None = option(optional(checks.positive), default=None)
 
 
 @options
@@ -304,6 +308,27 @@ def check_deadline(local_steps: Any, deadline: int | None, late: str) -> None:
     if deadline is not None and late == "drop" and least is not None and deadline < least:
         allowed = f"at least {least}, the fewest local steps of a client, or no client answers"
         raise ValueError(f"deadline={deadline!r}, late='drop': must be {allowed}")
+
+
+def check_time(has_clock: bool, selection: Selection, deadline_seconds: float | None, drawn_anew: bool) -> None:
+    """Refuses what needs a clock, without one, and what is for rounds that wait, where none does.
+
+    Args:
+      has_clock: whether the run has one.
+      selection: of cohorts.
+      deadline_seconds: of a round, or None.
+      drawn_anew: whether malicious clients are drawn anew for every cohort.
+    """
+    is_asynchronous, name = selection.max_staleness is not None, f"selection={selection.name}"
+    if not has_clock and (is_asynchronous or deadline_seconds is not None):
+        asks = name if is_asynchronous else f"deadline_seconds={deadline_seconds}"
+        raise ValueError(f"{asks}: needs a clock, such as clock=fd.clocks.log_normal(sigma=1.0)")
+    if is_asynchronous and deadline_seconds is not None:
+        allowed = "must be None, as the server waits for no single client"
+        raise ValueError(f"deadline_seconds={deadline_seconds}, {name}: {allowed}")
+    if is_asynchronous and drawn_anew:
+        allowed = "must be 'federation', as clients are malicious before a cohort has formed"
+        raise ValueError(f"byzantine_of='cohort', {name}: {allowed}")
 
 
 def check_adversary(attack: Any, byzantine_fraction: float | None, num_byzantine: int | None) -> None:

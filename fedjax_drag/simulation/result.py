@@ -37,9 +37,11 @@ class Result(NamedTuple):
         of a method that gives clients models of their own also ``own_accuracy_mean`` and so on, of these models.
         Of the clients, summed over the rounds since the last evaluation: ``participants`` (those that answered),
         ``local_steps``, ``slowest_steps`` (of each round's client with most), ``gradient_evaluations``,
-        ``vector_operations``, ``bytes_down`` and ``bytes_up``; where clients may be absent also ``drawn`` (those that
-        received the parameters and worked) and ``silent_rounds`` (in which no benign client answered; ``train_loss`` is
-        the mean over the others), and of the evaluated round ``valid`` ``[E, S]``, who answered.
+        ``vector_operations``, ``bytes_down`` and ``bytes_up``; with a ``clock`` also ``seconds``, what the rounds
+        lasted, and with :func:`~fedjax_drag.selection.asynchronous` ``num_too_stale``, the messages that were too stale
+        to count, and of the evaluated round ``staleness`` ``[E, S]``; where clients may be absent also ``drawn`` (those
+        that received the parameters and worked) and ``silent_rounds`` (in which no benign client answered;
+        ``train_loss`` is the mean over the others), and of the evaluated round ``valid`` ``[E, S]``, who answered.
         ``epsilon``, of a method with differential privacy and a ``delta``: what all rounds so far have spent.
         ``client_seconds``, since the start of the run, is what the slowest clients would have needed, each by itself on
         this device.
@@ -156,15 +158,40 @@ class Result(NamedTuple):
             raise ValueError("time_to: the clients of this run were not timed; set time_clients=True")
         return self._first("client_seconds", target, on, float)
 
+    def cost_to(
+        self, target: float, cost: str = "seconds", on: Literal["validation", "test"] | None = None
+    ) -> float | None:
+        """What the rounds up to the first evaluated one that reaches ``target`` have cost together, or None.
+
+        Args:
+          target: as for :meth:`rounds_to`.
+          cost: a column that counts since the evaluation before: ``"seconds"`` of the run's clock, ``"bytes_up"``,
+            ``"bytes_down"``, ``"local_steps"`` or ``"gradient_evaluations"``, ...
+          on: as for :meth:`rounds_to`.
+
+        Raises:
+          ValueError: as for :meth:`rounds_to`, or the history has no such column.
+        """
+        if cost not in self.history:
+            needed = "; set a clock, such as clock=fd.clocks.log_normal()" if cost == "seconds" else ""
+            raise ValueError(f"cost={cost!r}: is not in the history{needed}")
+        spent = np.cumsum(np.asarray(self.history[cost], np.float64))
+        place = self._place(target, on)
+        return None if place is None else float(spent[place])
+
     def _first(self, name: str, target: float, on: str | None, kind: Callable[[Any], Any]) -> Any:
+        place = self._place(target, on)
+        return None if place is None else kind(self.history[name][place])
+
+    def _place(self, target: float, on: str | None) -> int | None:
+        """Which evaluation is the first that reaches the target."""
         by = self.criterion.among(self.history)
         if on is not None:
             checks.one_of("on", on, (VALIDATION, TEST))
             by = by._replace(on=on)
         if by.on == VALIDATION and by.column not in self.history:
             raise ValueError(f"on={on!r}: this run has no validation examples; set validation_fraction of its data")
-        place = by.first_reached(self.history[by.column], target)
-        return None if place is None else kind(self.history[name][place])
+        return by.first_reached(self.history[by.column], target)
 
 
 def rejected_since(history: Mapping[str, np.ndarray]) -> int | None:

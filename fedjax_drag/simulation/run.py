@@ -11,8 +11,9 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from fedjax_drag.clocks import Clock
 from fedjax_drag.compression import Compressor
-from fedjax_drag.selection import Selection, StartLoss, uniform
+from fedjax_drag.selection import Selected, Selection, StartLoss, uniform
 from fedjax_drag.simulation.devices.model_sharding import Specs
 from fedjax_drag.simulation.model.model import NO_STATISTICS, Model, ModelState, Statistics
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
@@ -30,8 +31,9 @@ PRECISIONS = ("default", "float32", "tensorfloat32", "bfloat16")
 class Run(Part):
     """All that decides what a run computes, apart from its data and its seed.
 
-    Its parts and their numbers are inputs of the compiled programs; from ``num_clients`` on all but the selection is
-    static. Two runs share programs exactly if their ``jax.tree.structure``, and the shapes of their data, are equal.
+    Its parts and their numbers are inputs of the compiled programs; from ``num_clients`` on all but the selection, the
+    clock and the deadline by it is static. Two runs share programs exactly if their ``jax.tree.structure``, and the
+    shapes of their data, are equal.
 
     Attributes:
       algorithm: the method.
@@ -69,6 +71,9 @@ class Run(Part):
       diagnostics: whether to report metrics of single clients; what is not reported is not computed.
       matmul_precision: of products in local passes, one of :data:`PRECISIONS`.
       selection: who of the clients that can be drawn takes part in a round.
+      clock: how long clients take; None where time is not simulated.
+      deadline_seconds: after which the server waits no longer; None for no such deadline.
+      message_bytes: of what the server sends to a client, and of what that sends back; read by the clock alone.
     """
 
     algorithm: Algorithm
@@ -103,6 +108,9 @@ class Run(Part):
     diagnostics: bool = True
     matmul_precision: str = PRECISIONS[0]
     selection: Selection = uniform()
+    clock: Clock | None = None
+    deadline_seconds: Scalar | None = None
+    message_bytes: tuple[int, int] = (0, 0)
 
     def batch_length(self, longest: int) -> int:
         """Examples in a mini-batch, padding included, where lists of examples have ``longest`` entries."""
@@ -135,6 +143,20 @@ class ClientRows(NamedTuple):
     own: Any = ()
 
 
+class Broadcast(NamedTuple):
+    """What the server has sent in a round; of several rounds, every leaf has a leading axis.
+
+    Attributes:
+      start: of the downlink.
+      shared: of the downlink.
+      statistics: of the model.
+    """
+
+    start: Params
+    shared: Any
+    statistics: Statistics
+
+
 NOTHING_KEPT = ClientRows()
 """Of a run that keeps nothing, and of a local pass that begins afresh."""
 
@@ -151,6 +173,8 @@ class RunState(NamedTuple):
       clients: what the engine keeps for every client.
       received: what clients have of the server's broadcasts, where these are compressed; else ``()``.
       selection: what the selection keeps; ``()`` for nothing.
+      broadcasts: a :class:`Broadcast` with an axis ``[max_staleness + 1]``, that of round t in the place
+        ``t modulo (max_staleness + 1)``; ``()`` where all clients of a cohort start in its round.
     """
 
     params: Params
@@ -161,6 +185,7 @@ class RunState(NamedTuple):
     clients: ClientRows = NOTHING_KEPT
     received: Any = ()
     selection: Any = ()
+    broadcasts: Any = ()
 
 
 class RoundInput(NamedTuple):
@@ -172,6 +197,7 @@ class RoundInput(NamedTuple):
       round: index of the round, int32 scalar, from 0.
       downlink: what the server sends to everybody; its ``own`` is ``()``.
       model: the state of the model on the server.
+      broadcasts: of this round and earlier ones, as in :class:`RunState`.
     """
 
     federation: Federation
@@ -179,6 +205,15 @@ class RoundInput(NamedTuple):
     round: Int[Array, ""]
     downlink: Downlink
     model: ModelState
+    broadcasts: Any = ()
+
+    def seen_by(self, own: "ClientInput") -> "RoundInput":
+        """The same with what the client has received, that of an earlier round perhaps."""
+        if own.broadcast is None:
+            return self
+        sent = jax.tree.map(lambda x: x[own.broadcast], self.broadcasts)
+        downlink = self.downlink._replace(start=sent.start, shared=sent.shared)
+        return self._replace(downlink=downlink, model=self.model._replace(statistics=sent.statistics))
 
 
 class ClientInput(NamedTuple):
@@ -195,6 +230,7 @@ class ClientInput(NamedTuple):
       num_steps: local steps until the pass ends, int32 scalar; None for all that are drawn.
       attacker_index: number of the client among the malicious ones, int32 scalar; None unless the attack needs it.
       step_size: of this round, the same for all; None where a pass asks the run for it.
+      broadcast: the place of what it has received among the broadcasts, int32 scalar; None for that of this round.
     """
 
     client_id: Int[Array, "*clients"]
@@ -206,6 +242,7 @@ class ClientInput(NamedTuple):
     num_steps: Int[Array, "*clients"] | None = None
     attacker_index: Int[Array, "*clients"] | None = None
     step_size: Float[Array, "*clients"] | None = None
+    broadcast: Int[Array, "*clients"] | None = None
 
 
 class LocalResult(NamedTuple):
@@ -226,6 +263,26 @@ class LocalResult(NamedTuple):
     kept: ClientRows = NOTHING_KEPT
 
 
+class Attendance(NamedTuple):
+    """Who takes part in a round; a mask ``[S]`` that is None holds for all clients.
+
+    Attributes:
+      drawn: who receives the server's message and works.
+      valid: whose message reaches the server and counts.
+      present: who is available, does not drop out and is not late, whether the method lets it take part or not.
+      num_steps: local steps of each client without a deadline ``[S]``; None where they need not be known before.
+      seconds: that the round lasts, float32 scalar; None without a clock.
+      num_too_stale: messages that reach the server and are too stale to count; None where all start in this round.
+    """
+
+    drawn: Bool[Array, " clients"] | None
+    valid: Bool[Array, " clients"] | None
+    present: Bool[Array, " clients"] | None
+    num_steps: Int[Array, " clients"] | None
+    seconds: Float[Array, ""] | None = None
+    num_too_stale: Int[Array, ""] | None = None
+
+
 class Cohort(NamedTuple):
     """A round whose cohort is drawn and whose clients have not started yet.
 
@@ -233,10 +290,9 @@ class Cohort(NamedTuple):
       shared: what is the same for all clients.
       clients: what each client receives for itself, leading axis ``[S]``.
       state: state of the algorithm, with the rows of the cohort's clients only.
-      valid: whose messages reach the server, ``[S]`` bool; None where all do.
       extras: what the algorithm's server side is given by keyword.
-      drawn: who works in this round, ``[S]`` bool; None where all do.
-      present: who would answer if the method let them, ``[S]`` bool; None where all would.
+      who: who works and who answers.
+      selected: the draw.
       received: what clients have of the server's broadcasts, that of this round included; see :class:`RunState`.
       start_loss: where the local passes start, ``[S]``; None unless the method or the selection needs it.
     """
@@ -244,10 +300,9 @@ class Cohort(NamedTuple):
     shared: RoundInput
     clients: ClientInput
     state: State
-    valid: Bool[Array, " clients"] | None
     extras: dict[str, Any]
-    drawn: Bool[Array, " clients"] | None = None
-    present: Bool[Array, " clients"] | None = None
+    who: Attendance
+    selected: Selected
     received: Any = ()
     start_loss: StartLoss | None = None
 

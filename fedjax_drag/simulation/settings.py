@@ -18,6 +18,7 @@ from jax.core import Tracer
 
 from fedjax_drag import checks, kinds
 from fedjax_drag.algorithms import from_aggregator
+from fedjax_drag.clocks import CLOCK, Clock
 from fedjax_drag.compression import COMPRESSOR, Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
@@ -41,6 +42,7 @@ from fedjax_drag.simulation.option_groups import (
     Participation,
     check_deadline,
     check_pass,
+    check_time,
 )
 from fedjax_drag.simulation.options import check_options, count, documented, option, optional, options, span
 from fedjax_drag.simulation.program.federation import ClientSplit, count_malicious, hold_out, malicious_per_cohort
@@ -211,6 +213,8 @@ class Parts:
       selection: who of the clients that can be drawn takes part in a round, one of :mod:`fedjax_drag.selection` or your
         own; default :func:`~fedjax_drag.selection.uniform`. What it keeps is part of the run's state. Losses that it
         asks of clients, and the parameters they are asked with, are not in the byte counts of the history.
+      clock: how long clients take, one of :mod:`fedjax_drag.clocks` or your own; the history then has ``seconds``, the
+        simulated duration of the rounds. Default none.
       root_client: what the server runs on its root data, for rules that need it; default
         :func:`~fedjax_drag.clients.sgd`. :func:`~fedjax_drag.clients.robust_sgd` guards against wrong labels there.
       initial_params: parameters from which the run starts: a pytree of arrays like the model's own, or variables with
@@ -241,6 +245,7 @@ class Parts:
     compression: Compressor | None = option(optional(COMPRESSOR.check), default=None)
     downlink_compression: Compressor | None = option(optional(check_downlink_compression), default=None)
     selection: Selection | None = option(optional(SELECTION.check), default=None)
+    clock: Clock | None = option(optional(CLOCK.check), default=None)
     root_client: ClientRule | None = option(optional(kinds.CLIENT_RULE.check), default=None)
     initial_params: Any = option(optional(check_initial_params), default=None)
 
@@ -277,6 +282,8 @@ class Settings(Arguments):
             self.selected_by.check_sizes(self.data.num_clients, self.cohort_size)
         except ValueError as error:
             raise ValueError(f"selection={self.selected_by.name}: {error}") from None
+        drawn_anew = self.byzantine_of == "cohort" and self.num_malicious > 0
+        check_time(self.clock is not None, self.selected_by, self.deadline_seconds, drawn_anew)
         if self.algorithm.num_clients not in (None, self.data.num_clients):
             own, those = self.algorithm.num_clients, self.data.num_clients
             raise ValueError(f"algorithm={self.algorithm.name}: num_clients={own}: must be {those}, that of the data")
@@ -340,7 +347,13 @@ class Settings(Arguments):
     @property
     def may_be_absent(self) -> bool:
         """Whether a client can be missing for another reason than the method's."""
-        return self.availability_trace is not None or bool(self.dropout_rate) or self.drops_late
+        waits_not = self.deadline_seconds is not None or self.is_asynchronous
+        return self.availability_trace is not None or bool(self.dropout_rate) or self.drops_late or waits_not
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether clients of a round may have started in earlier ones."""
+        return self.selected_by.max_staleness is not None
 
     @property
     def drops_late(self) -> bool:

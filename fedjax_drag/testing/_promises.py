@@ -24,6 +24,8 @@ ON_REQUEST = {
     "start_loss",
     "step_size",
     "selection_weight",
+    "staleness",
+    "starts",
     *DISSIMILARITIES,
 }
 """Extras that a rule or a method receives only if it needs them."""
@@ -79,6 +81,8 @@ def random_extras(params: Params, cohort: int, round: int, needs: Collection[str
         "malicious": np.arange(cohort) < cohort // 3,
         "start_loss": rng.uniform(0.1, 3.0, cohort).astype(np.float32),
         "selection_weight": rng.uniform(0.5, 2.0, cohort).astype(np.float32),
+        "staleness": rng.integers(0, 6, cohort).astype(np.int32),
+        "starts": random_deltas(params, cohort, 200 + round),
         "step_size": np.float32(0.1),
     }
     asked = {"dissimilarity" if name in DISSIMILARITIES else name for name in needs}
@@ -132,4 +136,5 @@ def stacked(trees: Sequence[Any]) -> Any:
 
 def rows_of(extras: dict[str, Any], rows: Any) -> dict[str, Any]:
     """The extras of some of the clients, in the order given."""
-    return {name: value[rows] if name in PER_CLIENT_EXTRAS else value for name, value in extras.items()}
+    of_rows = lambda value: jax.tree.map(lambda x: x[rows], value)
+    return {name: of_rows(value) if name in PER_CLIENT_EXTRAS else value for name, value in extras.items()}

@@ -18,11 +18,13 @@ PER_CLIENT_EXTRAS = (
     "num_examples",
     "start_loss",
     "selection_weight",
+    "staleness",
+    "starts",
     "dissimilarity",
     "malicious",
     "valid",
 )
-"""Extras of a rule that have an entry for each client of the cohort, ``[S]``."""
+"""Extras of a rule that have an entry for each client of the cohort, ``[S]``, those of ``starts`` parameters."""
 
 STATIC_EXTRAS = ("num_byzantine", "reject_nonfinite")
 """Extras of a rule that are Python values, since they decide what is compiled; no other is."""
@@ -40,6 +42,8 @@ EXTRAS = (
     "start_loss",
     "step_size",
     "selection_weight",
+    "staleness",
+    "starts",
     *DISSIMILARITIES,
     "valid",
     "malicious",
@@ -260,7 +264,9 @@ class Aggregator(Part):
           **extras: ``client_ids`` ``[S]``, ``round`` (scalar, from 0), ``key``, ``root_delta`` (like ``params``),
             ``num_examples`` ``[S]``, ``start_loss`` ``[S]`` (of each client's examples where its local pass starts),
             ``step_size`` (of local steps, scalar), ``selection_weight`` ``[S]`` (see
-            :class:`~fedjax_drag.selection.Selected`), ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a
+            :class:`~fedjax_drag.selection.Selected`), ``staleness`` ``[S]`` (updates of the parameters since each
+            client has started, int32) and ``starts`` (the parameters from which each has started, like ``deltas``),
+            ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a
             simulation knows, ``malicious`` ``[S]`` and ``num_byzantine``, how many malicious clients a cohort has on
             the average, rounded up (a Python integer). A rule with a ``guarantee`` also receives
             ``expected_clients`` (scalar) where clients may be absent: how many answer on the average. A rule names the

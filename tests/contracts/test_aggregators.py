@@ -327,7 +327,8 @@ def test_non_finite_deltas_reach_the_parameters_if_asked_to(case):
 @parametrize(AGGREGATORS)
 def test_zero_deltas_change_nothing(case):
     """With a zero reference where the rule has one; a second round meets the state that this left."""
-    zero = {"root_delta": unflatten(np.zeros(SIZE))}
+    here = jax.tree.map(lambda p: jnp.stack([p] * COHORT), nested_params())
+    zero = {"root_delta": unflatten(np.zeros(SIZE)), "starts": here}
     params, state = run(case, np.zeros_like(matrix()), **zero)
     assert_same_bits(params, nested_params())
     params, state = run(case, np.zeros_like(matrix()), state, **zero)

@@ -15,7 +15,7 @@ import pytest
 from flax import linen as nn
 
 import fedjax_drag as fd
-from fedjax_drag import aggregators, clients, compression, losses, privacy, selection, server_optimizers
+from fedjax_drag import aggregators, clients, clocks, compression, losses, privacy, selection, server_optimizers
 from fedjax_drag.data import augmentation
 from fedjax_drag.experiment.build import optimizers
 from fedjax_drag.models import with_modes
@@ -62,8 +62,14 @@ def as_sender(part):
 
 def as_selection(part):
     losses = lambda client_ids, batch_size=None: client_ids / 4.0
-    candidates = selection.Candidates(jnp.arange(1, 9), None, jnp.int32(3), losses)
+    seconds = lambda client_ids: client_ids + 1.0
+    candidates = selection.Candidates(jnp.arange(1, 9), None, jnp.int32(3), losses, seconds)
     return part.select(jax.random.key(0), part.init(8), candidates, 2)
+
+
+def as_clock(part):
+    ids = jnp.arange(4)
+    return part.seconds(jax.random.key(0), clocks.Work(ids, ids, ids, ids > 2, 10, 20))
 
 
 def as_compressor(part):
@@ -148,6 +154,13 @@ KINDS += [
         {"exploration": 0.5, "decay": 0.9, "least_exploration": 0.1, "cutoff": 0.5, "clip": 0.9},
         as_selection,
     ),
+]
+KINDS += [
+    (selection.asynchronous, {"concurrency": 3}, {}, as_selection),
+    (clocks.constant, {"bandwidth": 5.0}, {"seconds_per_step": 0.5, "latency": 0.1, "bandwidth": 10.0}, as_clock),
+    (clocks.log_normal, {}, {"sigma": 0.5, "seconds_per_step": 0.5, "latency": 0.1, "jitter": 0.2}, as_clock),
+    (clocks.table, {"seconds_per_step": (1.0, 2.0)}, {}, as_clock),
+    (clocks.attackers, {"clock": clocks.constant(), "factor": 2.0}, {"factor": 0.5}, as_clock),
 ]
 PARTS = [builder(**settings | numbers) for builder, settings, numbers, _ in KINDS]
 

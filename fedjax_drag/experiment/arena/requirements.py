@@ -65,6 +65,8 @@ def _compiled(method: Algorithm, cohort: int, num_clients: int) -> str:
         "malicious": jnp.zeros(cohort, bool),
         "start_loss": jnp.ones(cohort),
         "selection_weight": jnp.ones(cohort),
+        "staleness": jnp.zeros(cohort, jnp.int32),
+        "starts": stack,
         "step_size": jnp.float32(0.1),
         "root_delta": params,
     }

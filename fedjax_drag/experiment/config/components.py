@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Union
 import flax.linen as nn
 import optax
 
+from fedjax_drag.clocks import Clock
 from fedjax_drag.compression import Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.config.own import short
@@ -90,8 +91,15 @@ KINDS = (
         others=("Compressor", "error_feedback"),
     ),
     ComponentKind(
-        ("selection",), "selections", (Selection,), modules=("selection",), optional=True, others=("Selection",)
+        ("selection",),
+        "selections",
+        (Selection,),
+        modules=("selection",),
+        optional=True,
+        nested=True,
+        others=("Selection",),
     ),
+    ComponentKind(("clock",), "clocks", (Clock,), optional=True, nested=True, others=("Clock",)),
     ComponentKind(("data",), "datasets", (FederatedDataset,), modules=(), supplied=("name",)),
     ComponentKind(
         ("partition",), "partitions", (FederatedDataset,), modules=("data.partition",), supplied=("fed", "seed")

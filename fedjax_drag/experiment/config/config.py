@@ -101,6 +101,7 @@ class Config(EarlyStopping, Measurement, Execution, Adversary, Participation, Lo
       compression: what each client's message goes through, or None.
       downlink_compression: what the difference goes through that the server broadcasts, or None.
       selection: who of the clients that can be drawn takes part in a round, or None for uniform draws.
+      clock: how long clients take in simulated seconds, or None where time is not simulated.
       rounds: communication rounds.
       cohort_size: clients in a round, S.
       step_size: local step size, a number or a schedule.
@@ -136,6 +137,7 @@ class Config(EarlyStopping, Measurement, Execution, Adversary, Participation, Lo
     compression: Component | None = None
     downlink_compression: Component | None = None
     selection: Component | None = None
+    clock: Component | None = None
     rounds: int = option(count, 200)
     cohort_size: int = option(count, 10)
     local_steps: Any = with_default(LocalWork, "local_steps", 5)
@@ -194,6 +196,7 @@ CONDITIONS = frozenset(
         "availability",
         "dropout_rate",
         "steps_drawn",
+        "clock",
     }
 )
 """The data and how they are split, who attacks and how, what the server holds, who answers. Worst cases are over these;

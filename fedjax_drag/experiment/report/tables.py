@@ -131,6 +131,7 @@ def _columns(by: Criterion, target: float | None) -> list[ResultColumn]:
     for name, spent, form in (
         ("rounds", lambda run: run.history["round"], ",.0f"),
         ("client seconds", _client_seconds, ".3g"),
+        ("simulated seconds", _simulated_seconds, ".4g"),
         ("MB sent", _megabytes, ",.0f"),
     ):
 
@@ -165,6 +166,12 @@ def _client_seconds(run: ReportedRun) -> np.ndarray | None:
     """What the slowest client of every round would have needed so far ``[E]``; None if clients were not timed."""
     seconds, steps = finite(run.figures.get("seconds_per_local_step")), run.scalars("slowest_steps")
     return None if seconds is None or steps is None else client_seconds(steps, seconds)
+
+
+def _simulated_seconds(run: ReportedRun) -> np.ndarray | None:
+    """What the rounds have lasted so far, by the run's clock ``[E]``; None without one."""
+    seconds = run.scalars("seconds")
+    return None if seconds is None else np.cumsum(seconds)
 
 
 def _megabytes(run: ReportedRun) -> np.ndarray | None:

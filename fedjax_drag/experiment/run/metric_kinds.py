@@ -48,12 +48,14 @@ METRICS: Mapping[str, Metric] = {
     "num_rejected": Metric("messages rejected as not finite or too long", MetricKind.COUNT),
     "epsilon": Metric("epsilon spent", MetricKind.VALUE),
     "num_expelled": Metric("clients expelled", MetricKind.COUNT),
+    "num_too_stale": Metric("messages too stale to count", MetricKind.COUNT),
     "round": Metric("communication round", MetricKind.COST),
     "local_steps": Metric("local steps", MetricKind.COST),
     "participants": Metric("participants", MetricKind.COST),
     "drawn": Metric("clients drawn", MetricKind.COST),
     "silent_rounds": Metric("rounds without an answer", MetricKind.COST),
     "slowest_steps": Metric("local steps of the slowest client", MetricKind.COST),
+    "seconds": Metric("simulated seconds", MetricKind.COST),
     "gradient_evaluations": Metric("gradient evaluations", MetricKind.COST),
     "vector_operations": Metric("vector operations", MetricKind.COST),
     "bytes_down": Metric("bytes sent to clients", MetricKind.COST),
@@ -66,6 +68,7 @@ PER_CLIENT: Mapping[str, str] = {
     "alpha": "correction coefficient alpha",
     "weight": "weight in the aggregate",
     "cosine": "cosine with the reference",
+    "staleness": "updates since the client's start",
 }
 """Titles of metrics with one number for each client of the cohort, in the order in which they are shown."""
 

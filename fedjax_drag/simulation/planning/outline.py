@@ -13,6 +13,7 @@ import numpy as np
 from fedjax_drag import per_client
 from fedjax_drag.compression import Compressor
 from fedjax_drag.compression import _channel as channel
+from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.placement import everywhere, placement
@@ -249,6 +250,20 @@ def outline(run: Run, federation: Federation, key: Any, client_state: str) -> Ou
     return Outline(shapes, placement(_received(run, shapes, rows_on), run.mesh, run.specs), cost, rows_on)
 
 
+def message_bytes(run: Run, data: FederatedDataset) -> tuple[int, int]:
+    """Bytes of what the server sends to a client, and of what that sends back.
+
+    Args:
+      run: what is computed.
+      data: of which shapes count alone.
+    """
+    assert data.rows is not None
+    nobody: list[Any] = [np.zeros(data.num_clients, bool), np.zeros(0, np.int32), np.int32(0)]
+    arrays: list[Any] = [data.train, data.rows, data.counts, *nobody]
+    cost = outline(run, Federation(*arrays), jax.random.key(0), DEVICE).cost
+    return cost.bytes_down, cost.bytes_up
+
+
 @by_shape
 def _facts(run: Run, federation: Federation, key: Any) -> tuple[RunState, Messages, ClientCost]:
     def messages_of(run: Run, federation: Federation, key: Any, state: RunState) -> Messages:
@@ -297,7 +312,7 @@ def lowered(
     shardings = placement(without_rows, run.mesh, run.specs)
     without_rows = on_devices(without_rows) if shardings is None else jax.tree.map(_leaf, without_rows, shardings)
     own = own_examples(federation, state if outline.rows_on == DEVICE else on_devices(outline.shapes))
-    totals = programs.no_totals(run.may_be_absent)
+    totals = programs.no_totals(run.may_be_absent, run.clock is not None)
     clients = np.arange(run.num_clients if outline.rows_on == DEVICE else run.cohort_size, dtype=np.int32)
     evaluate = programs.evaluate.lower(run, without_rows, *held_out, own)
     own_models = has_own_models(run, federation)

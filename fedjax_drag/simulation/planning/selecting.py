@@ -26,7 +26,8 @@ def check_selection(run: Run) -> None:
     def play(examples: jax.Array) -> tuple[Any, Any, Any]:
         known = lambda need, value: value if need in selection.needs else None
         losses = known("candidate_losses", lambda client_ids, batch_size=None: jnp.zeros(client_ids.shape))
-        candidates = Candidates(examples, jnp.ones(examples.shape, bool), jnp.int32(0), losses)
+        seconds = None if run.clock is None else (lambda client_ids: jnp.zeros(client_ids.shape))
+        candidates = Candidates(examples, jnp.ones(examples.shape, bool), jnp.int32(0), losses, seconds)
         before = selection.init(run.num_clients)
         found = selection.select(jax.random.key(0), before, candidates, run.cohort_size)
         here, loss = jnp.ones(size, bool), jnp.zeros(size)
@@ -34,7 +35,7 @@ def check_selection(run: Run) -> None:
         seen = seen._replace(
             start_loss=known("start_loss", StartLoss(loss, loss)), train_loss=known("train_loss", loss)
         )
-        return found, before, selection.observe(before, seen)
+        return found, before, selection.observe(before if found.memory is None else found.memory, seen)
 
     with checks.explained(name, "name in needs what it asks, and return a fedjax_drag.selection.Selected"):
         found, before, after = jax.eval_shape(play, federation)

@@ -8,6 +8,7 @@ they compute is estimated from the operations of a local step, to an order of ma
 run is shared on every machine that has the devices.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ from fedjax_drag.simulation.planning.compatibility import (
     of_length,
     refusing_tokens,
 )
-from fedjax_drag.simulation.planning.outline import by_shape
+from fedjax_drag.simulation.planning.outline import by_shape, message_bytes
 from fedjax_drag.simulation.planning.selecting import check_selection
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.dissimilarity import requested
@@ -244,6 +245,8 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
         diagnostics=settings.reports_clients,
         matmul_precision=settings.matmul_precision,
         selection=settings.selected_by,
+        clock=settings.clock,
+        deadline_seconds=settings.deadline_seconds,
     )
     # Inputs of one type, whatever type of number each was given as.
     run = jax.tree.map(lambda x: float(x) if isinstance(x, int | float | np.number) else x, run)
@@ -258,6 +261,8 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
     check_statistics(run.algorithm.guarantee, run.statistics, model_state.statistics)
     if settings.local_optimizer is not None:
         check_sign(settings.local_optimizer, params)
+    if run.clock is not None:
+        run = dataclasses.replace(run, message_bytes=message_bytes(run, settings.split.training))
     return run
 
 

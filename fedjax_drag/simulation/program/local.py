@@ -277,6 +277,7 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
       shared: what is the same for all clients.
       own: what it receives for itself.
     """
+    shared = shared.seen_by(own)
     key_of = functools.partial(sampling.client_key, shared.key, round_index=shared.round, client_id=own.client_id)
     longest = jax.tree.leaves(own.examples)[0].shape[0]
     places, real = draw_batches(run, key_of("batches"), own.num_examples, longest)

@@ -27,7 +27,16 @@ from fedjax_drag.simulation.program.federation import Federation, HeldOut
 from fedjax_drag.simulation.program.local import client_pass
 from fedjax_drag.simulation.program.own_models import evaluate_own_models
 from fedjax_drag.simulation.program.round import choose_cohort, one_round, who_can_be_drawn
-from fedjax_drag.simulation.run import NOTHING_KEPT, ClientInput, ClientRows, LocalResult, RoundInput, Run, RunState
+from fedjax_drag.simulation.run import (
+    NOTHING_KEPT,
+    Broadcast,
+    ClientInput,
+    ClientRows,
+    LocalResult,
+    RoundInput,
+    Run,
+    RunState,
+)
 from fedjax_drag.types import Algorithm, Batch, Downlink, Params, State, Uplink
 from fedjax_drag.types._messages import client_params
 from fedjax_drag.types._part import value_of
@@ -47,6 +56,8 @@ SUMMED: Mapping[str, Any] = {
     "silent_rounds": np.int32,
     "local_steps": np.int32,
     "slowest_steps": np.int32,
+    "seconds": np.float32,
+    "num_too_stale": np.int32,
 }
 """Types of the scalar metrics that are added up over rounds, where a round has them.
 
@@ -57,11 +68,14 @@ that were not silent, and all other metrics from the evaluated round.
 OF_ABSENCE = ("drawn", "silent_rounds")
 """Those of them that only runs have whose clients may be absent."""
 
+OF_TIME = ("seconds", "num_too_stale")
+"""Those of them that only runs with a clock have."""
+
 _OUTPUT, _VALIDATION, _OUTPUT_VALIDATION = "output_", "validation_", "output_validation_"
 """What the names in the history begin with of what is evaluated of the algorithm's output, where that is another model
 than the parameters; of the parameters on the validation examples; and of the output there."""
 
-_TAKEN = {"round", "epsilon", "client_seconds", "output_attack_success_rate", *OF_ABSENCE}
+_TAKEN = {"round", "epsilon", "client_seconds", "output_attack_success_rate", *OF_ABSENCE, *OF_TIME}
 """Columns of the history that a metric of a rule would replace, or stand for where a run has none of its own; those of
 :func:`_measured` are others."""
 
@@ -104,8 +118,18 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
         received = channel.first_received(run.downlink_compression, params)
     last_update = tree.zeros_like(params) if recalls else ()
     selection = run.selection.init(run.num_clients)
-    first = RunState(params, of_method, jnp.zeros((), jnp.int32), last_update, model, clients, received, selection)
+    kept = last_update, model, clients, received, selection, _first_broadcasts(run, params, of_method, model)
+    first = RunState(params, of_method, jnp.zeros((), jnp.int32), *kept)
     return placed(first, run.mesh, run.specs)
+
+
+def _first_broadcasts(run: Run, params: Params, state: State, model: ModelState) -> Any:
+    """Room for what the server sends; ``()`` where all clients of a cohort start in its round."""
+    if run.selection.max_staleness is None:
+        return ()
+    downlink = jax.eval_shape(functools.partial(first_downlink, run.algorithm, run.cohort_size), params, state)
+    like, number = Broadcast(downlink.start, downlink.shared, model.statistics), run.selection.max_staleness + 1
+    return jax.tree.map(lambda x: jnp.zeros((number, *x.shape), x.dtype), like)
 
 
 def _models(run: Run, key: PRNGKeyArray, params: Params, given: Start | None) -> dict[str, Params]:
@@ -318,9 +342,10 @@ def _check_metrics(run: Run, of_method: State) -> None:
             raise ValueError(f"init of the rule: metrics have the name {name!r}; must be a text that no column has")
 
 
-def no_totals(may_be_absent: bool = False) -> Totals:
-    """The totals of no rounds; :data:`OF_ABSENCE` are among them only where clients may be absent."""
-    sums = {name: np.zeros((), kind) for name, kind in SUMMED.items() if name not in OF_ABSENCE or may_be_absent}
+def no_totals(may_be_absent: bool = False, timed: bool = False) -> Totals:
+    """The totals of no rounds, :data:`OF_ABSENCE` and :data:`OF_TIME` only where a run may have them."""
+    others = OF_ABSENCE * (not may_be_absent) + OF_TIME * (not timed)
+    sums = {name: np.zeros((), kind) for name, kind in SUMMED.items() if name not in others}
     return Totals(sums, np.zeros((), np.int32))
 
 

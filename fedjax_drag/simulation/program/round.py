@@ -18,7 +18,7 @@ from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import client_pass, step_size_of
 from fedjax_drag.simulation.program.server import stack, stream
 from fedjax_drag.simulation.program.start_loss import losses_of
-from fedjax_drag.simulation.run import ClientInput, Cohort, RoundInput, RoundOutcome, Run, RunState
+from fedjax_drag.simulation.run import Broadcast, ClientInput, Cohort, RoundInput, RoundOutcome, Run, RunState
 from fedjax_drag.types import Downlink, Params, State
 
 
@@ -52,7 +52,8 @@ def one_round(
     if selected is None:
         selected = choose_cohort(run, federation, key, state, drawable)
     ids = selected.client_ids
-    who = sampling.attend(run, federation, key, state.round, ids, drawable, available)
+    malicious = malicious_in_cohort(federation, key, state.round, ids)
+    who = sampling.attend(run, federation, key, state.round, selected, drawable, available, malicious)
     own_state = per_client.gather(state.algorithm, ids)
     # Downlink
     downlink = run.algorithm.broadcast(state.params, own_state, ids)
@@ -62,11 +63,14 @@ def one_round(
         received = channel.broadcast(run.downlink_compression, received, downlink.start, sent_key)
         downlink = downlink._replace(start=received.start)
     # What all clients receive, and what each receives for itself
-    malicious = malicious_in_cohort(federation, key, state.round, ids)
     reachable, examples = _reachable(run, federation, federation.rows[ids])
     shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
+    if selected.arrivals is not None:
+        shared = shared._replace(broadcasts=_with_latest(state.broadcasts, shared))
     kept = per_client.gather(state.clients, ids)
     clients = ClientInput(ids, examples, federation.counts[ids], malicious, downlink.own, kept, who.num_steps)
+    if selected.arrivals is not None:
+        clients = clients._replace(broadcast=_place(shared.broadcasts, state.round - selected.arrivals.staleness))
     if run.batching.is_batched:
         # The barrier hides that all clients have the same step size. XLA can then fuse the step into the product that
         # computes the gradient; one shared number it first broadcasts to an array as large as all clients' parameters.
@@ -91,13 +95,18 @@ def one_round(
     if "selection_weight" in needs:
         assert selected.weight is not None
         extras["selection_weight"] = selected.weight
+    if "staleness" in needs:
+        fresh = jnp.zeros(ids.shape, jnp.int32)
+        extras["staleness"] = fresh if selected.arrivals is None else selected.arrivals.staleness
+    if "starts" in needs:
+        extras["starts"] = jax.vmap(lambda one: shared.seen_by(one).downlink.start, axis_size=len(ids))(clients)
     start_loss = losses_of(run, shared, clients) if "start_loss" in needs | run.selection.needs else None
     if start_loss is not None and "start_loss" in needs:
         extras["start_loss"] = start_loss.mean
     if "root_delta" in needs:
         root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model)
         extras["root_delta"] = root_delta(run, root)
-    cohort = Cohort(shared, clients, own_state, who.valid, extras, who.drawn, who.present, received, start_loss)
+    cohort = Cohort(shared, clients, own_state, extras, who, selected, received, start_loss)
     # Local passes, attack, uplink and aggregation: chunk by chunk where sums suffice, else on the stack of messages
     if run.streams:
         outcome = stream(run, state, cohort)
@@ -140,8 +149,14 @@ def choose_cohort(
         shared = RoundInput(reachable, key, state.round, Downlink(state.params), state.model)
         return losses_of(run, shared, asked, batch_size).mean[:number]
 
+    def seconds(client_ids: Int[Array, " some"]) -> Float[Array, " some"]:
+        malicious = federation.malicious[client_ids]
+        return sampling.seconds_of(run, federation, key, state.round, client_ids, malicious)
+
     asks = "candidate_losses" in run.selection.needs
-    candidates = Candidates(federation.counts, drawable, state.round, losses if asks else None)
+    candidates = Candidates(
+        federation.counts, drawable, state.round, losses if asks else None, None if run.clock is None else seconds
+    )
     cohort_key = sampling.round_key(key, "cohort", state.round)
     return run.selection.select(cohort_key, state.selection, candidates, run.cohort_size)
 
@@ -176,7 +191,8 @@ def _reachable(
 
 def _closed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -> tuple[RunState, dict[str, jax.Array]]:
     """The state after a round, and its metrics."""
-    attack, valid = run.attack, cohort.valid
+    attack, who, arrivals = run.attack, cohort.who, cohort.selected.arrivals
+    valid = who.valid
     ids, malicious = cohort.clients.client_id, cohort.clients.malicious
     after: State = per_client.scatter(before.algorithm, outcome.state, ids)
     update = tree.subtract(outcome.params, before.params)
@@ -185,14 +201,20 @@ def _closed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -
     metrics = of_rule | {"client_ids": ids, "malicious": malicious}
     if valid is not None:
         metrics["valid"] = valid
-    metrics |= work_metrics(outcome.local, malicious, valid, cohort.drawn, run.may_be_absent, outcome.accepted)
+    if who.seconds is not None:
+        metrics["seconds"] = who.seconds
+    if arrivals is not None:
+        metrics |= {"staleness": arrivals.staleness, "num_too_stale": who.num_too_stale}
+    metrics |= work_metrics(outcome.local, malicious, valid, who.drawn, run.may_be_absent, outcome.accepted)
     if attack is not None:
-        metrics |= attack_metrics(outcome.benign_sum, update, malicious, of_rule.get("weight"), valid, cohort.present)
+        metrics |= attack_metrics(outcome.benign_sum, update, malicious, of_rule.get("weight"), valid, who.present)
     last_update = update if attack is not None and "last_update" in attack.needs else ()
     model = before.model._replace(statistics=_statistics(run, before, cohort, outcome))
     clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
-    observed = run.selection.observe(before.selection, _observed(run, before, cohort, outcome))
-    state = RunState(outcome.params, after, before.round + 1, last_update, model, clients, cohort.received, observed)
+    memory = before.selection if cohort.selected.memory is None else cohort.selected.memory
+    observed = run.selection.observe(memory, _observed(run, before, cohort, outcome))
+    kept = last_update, model, clients, cohort.received, observed, cohort.shared.broadcasts
+    state = RunState(outcome.params, after, before.round + 1, *kept)
     return placed((state, metrics), run.mesh, run.specs)
 
 
@@ -201,8 +223,8 @@ def _observed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome)
     everybody, knows = jnp.ones(outcome.accepted.shape, bool), run.selection.needs
     return Observed(
         cohort.clients.client_id,
-        everybody if cohort.drawn is None else cohort.drawn,
-        outcome.accepted if cohort.valid is None else outcome.accepted & cohort.valid,
+        everybody if cohort.who.drawn is None else cohort.who.drawn,
+        outcome.accepted if cohort.who.valid is None else outcome.accepted & cohort.who.valid,
         cohort.clients.num_examples,
         before.round,
         cohort.start_loss if "start_loss" in knows else None,
@@ -216,9 +238,21 @@ def _statistics(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcom
     key = sampling.round_key(cohort.shared.key, "attack on statistics", before.round)
     attack = None if run.statistics in ("local", "frozen") else run.attack  # then they are in no message
     attackers = clients.malicious if attack is None else attack.attackers(clients.malicious, before.round)
-    ids = (attackers, clients.client_id, before.round, cohort.valid if run.may_be_absent else None)
+    ids = (attackers, clients.client_id, before.round, cohort.who.valid if run.may_be_absent else None)
     local = server.forged_statistics(attack, key, old, outcome.local.statistics, *ids)
-    return server.combined_statistics(run.statistics, old, local, clients.num_examples, cohort.valid)
+    return server.combined_statistics(run.statistics, old, local, clients.num_examples, cohort.who.valid)
+
+
+def _with_latest(broadcasts: Broadcast, shared: RoundInput) -> Broadcast:
+    """The broadcasts with that of a round in the place of the oldest."""
+    sent = Broadcast(shared.downlink.start, shared.downlink.shared, shared.model.statistics)
+    place = _place(broadcasts, shared.round)
+    return jax.tree.map(lambda x, latest: x.at[place].set(latest), broadcasts, sent)
+
+
+def _place(broadcasts: Broadcast, round_index: Int[Array, "*clients"]) -> Int[Array, "*clients"]:
+    """Where the broadcast of a round is."""
+    return round_index % jax.tree.leaves(broadcasts)[0].shape[0]
 
 
 def malicious_in_cohort(

@@ -8,17 +8,19 @@ on who is missing: a client that is absent computes as the others do, and its me
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag import checks
+from fedjax_drag.clocks import Work
 from fedjax_drag.data.batching import epoch_steps
+from fedjax_drag.selection import Selected
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.run import Run
+from fedjax_drag.simulation.run import Attendance, Run
 
 
 def stream(key: PRNGKeyArray, name: str) -> PRNGKeyArray:
@@ -120,22 +122,6 @@ def _of_file(path: Path) -> np.ndarray:
     return READERS[path.suffix](path)
 
 
-class Attendance(NamedTuple):
-    """Who takes part in a round; a mask ``[S]`` that is None holds for all clients.
-
-    Attributes:
-      drawn: who receives the server's message and works.
-      valid: whose message reaches the server.
-      present: who is available, does not drop out and is not late, whether the method lets it take part or not.
-      num_steps: local steps of each client without a deadline ``[S]``; None where they need not be known before.
-    """
-
-    drawn: Bool[Array, " clients"] | None
-    valid: Bool[Array, " clients"] | None
-    present: Bool[Array, " clients"] | None
-    num_steps: Int[Array, " clients"] | None
-
-
 def available(
     federation: Federation, key: PRNGKeyArray, round_index: Int[Array, ""]
 ) -> Bool[Array, " federation"] | None:
@@ -152,34 +138,68 @@ def attend(
     federation: Federation,
     key: PRNGKeyArray,
     round_index: Int[Array, ""],
-    ids: Int[Array, " clients"],
+    selected: Selected,
     drawable: Bool[Array, " federation"] | None,
     present: Bool[Array, " federation"] | None,
+    malicious: Bool[Array, " clients"],
 ) -> Attendance:
     """Who of a cohort takes part, and for how many steps.
 
     Args:
-      run: of which the local passes are read.
+      run: of which the local passes and the clock are read.
       federation: with the rates of absence.
       key: of the run.
       round_index: from 0.
-      ids: of the cohort.
+      selected: the cohort.
       drawable: who could be drawn; the others fill up a cohort that lacks clients. None for everybody.
       present: who is available; None for everybody.
+      malicious: of the cohort.
     """
-    answers = num_steps = None
+    ids, arrivals = selected.client_ids, selected.arrivals
+    answers = num_steps = seconds = too_stale = None
+    started, drawn = round_index, None if drawable is None else drawable[ids]
+    present = None if present is None else present[ids]
+    if arrivals is not None:  # who was available when it started
+        started, drawn, present = round_index - arrivals.staleness, arrivals.arrived, arrivals.arrived
     if federation.dropout_rate is not None:
         answers = _uniform(round_key(key, "dropout", round_index), ids) >= federation.dropout_rate
     if run.fewest is not None or run.drop_late:
-        num_steps = _planned_steps(run, federation, key, round_index, ids)
+        num_steps = _planned_steps(run, federation, key, started, ids)
         if run.drop_late:
             assert run.deadline is not None
             answers = both(answers, num_steps <= run.deadline)
-    drawn = None if drawable is None else drawable[ids]
+    if run.clock is not None and arrivals is None:
+        each = seconds_of(run, federation, key, round_index, ids, malicious)
+        seconds = each.max() if drawn is None else jnp.where(drawn, each, 0.0).max()
+        if run.deadline_seconds is not None:
+            answers = both(answers, each <= run.deadline_seconds)
+            seconds = jnp.minimum(seconds, run.deadline_seconds)
     if drawn is None and answers is not None:
         drawn = jnp.ones(ids.shape, bool)
-    present = both(None if present is None else present[ids], answers)
-    return Attendance(drawn, both(drawn, answers), present, num_steps)
+    valid = both(drawn, answers)
+    if arrivals is not None:
+        assert valid is not None
+        assert run.selection.max_staleness is not None
+        fresh = arrivals.staleness <= run.selection.max_staleness
+        seconds, too_stale, valid = arrivals.seconds, (valid & ~fresh).sum(dtype=jnp.int32), valid & fresh
+    return Attendance(drawn, valid, both(present, answers), num_steps, seconds, too_stale)
+
+
+def seconds_of(
+    run: Run,
+    federation: Federation,
+    key: PRNGKeyArray,
+    round_index: Int[Array, ""],
+    ids: Int[Array, " clients"],
+    malicious: Bool[Array, " clients"],
+) -> Float[Array, " clients"]:
+    """How long clients that start in a round take, by the clock of the run."""
+    assert run.clock is not None
+    steps = _planned_steps(run, federation, key, round_index, ids)
+    if run.deadline is not None:
+        steps = jnp.minimum(steps, run.deadline)
+    work = Work(ids, jnp.broadcast_to(round_index, ids.shape), steps, malicious, *run.message_bytes)
+    return run.clock.seconds(stream(key, "clock"), work)
 
 
 def expected_clients(federation: Federation, cohort_size: int, round_index: Int[Array, ""]) -> Array:
@@ -206,17 +226,19 @@ def _planned_steps(
     run: Run,
     federation: Federation,
     key: PRNGKeyArray,
-    round_index: Int[Array, ""],
+    round_index: Int[Array, "*clients"],
     ids: Int[Array, " clients"],
 ) -> Int[Array, " clients"]:
-    """How many local steps each client of a cohort would take without a deadline."""
+    """How many local steps each client would take without a deadline that starts in a round, or in one of its own."""
     amount: Any = run.local_epochs if run.local_steps is None else run.local_steps
     if run.fewest is not None:
-        draws = stream(key, "local steps")
-        if not run.drawn_once:
-            draws = jax.random.fold_in(draws, round_index)
-        bounds = run.fewest, amount + 1
-        amount = jax.vmap(lambda client: jax.random.randint(jax.random.fold_in(draws, client), (), *bounds))(ids)
+        draws, bounds = stream(key, "local steps"), (run.fewest, amount + 1)
+
+        def draw(client: Array, started: Array) -> Array:
+            of_round = draws if run.drawn_once else jax.random.fold_in(draws, started)
+            return jax.random.randint(jax.random.fold_in(of_round, client), (), *bounds)
+
+        amount = jax.vmap(draw)(ids, jnp.broadcast_to(round_index, ids.shape))
     if run.local_steps is not None:
         return jnp.broadcast_to(amount, ids.shape)
     size = run.batch_length(federation.rows.shape[1])

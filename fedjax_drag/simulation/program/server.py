@@ -58,7 +58,7 @@ def stack(run: Run, state: RunState, cohort: Cohort, scratch: LocalResult | None
     local = map_clients(run.batching, run.mesh, one, cohort.shared, cohort.clients, scratch)
     uplink, benign_sum = local.uplink, ()
     if run.attack is not None:
-        benign_sum = sum_of_benign(uplink.delta, cohort.clients.malicious, cohort.valid)
+        benign_sum = sum_of_benign(uplink.delta, cohort.clients.malicious, cohort.who.valid)
         uplink = forged(run, state, cohort, uplink)
     accepted = tree.usable_rows(uplink) | (not run.reject_nonfinite)
     return RoundOutcome(*aggregate(run, state.params, cohort, uplink), local, accepted, benign_sum), local
@@ -121,7 +121,7 @@ def forged(run: Run, state: RunState, cohort: Cohort, uplink: Uplink) -> Uplink:
         client_ids=clients.client_id,
         round=state.round,
         **{name: knowledge[name] for name in attack.needs if name not in POISON_NEEDS},
-        **({"valid": cohort.valid} if run.may_be_absent else {}),
+        **({"valid": cohort.who.valid} if run.may_be_absent else {}),
     )
     if run.compression is None or not run.compresses_forged:
         return messages

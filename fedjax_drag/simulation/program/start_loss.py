@@ -27,7 +27,7 @@ def losses_of(run: Run, shared: RoundInput, clients: ClientInput, batch_size: in
 
 
 def _loss_of(run: Run, batch_size: int | None, shared: RoundInput, own: ClientInput) -> StartLoss:
-    drawn = None
+    shared, drawn = shared.seen_by(own), None
     if batch_size is not None:
         key = sampling.client_key(shared.key, "candidate loss", shared.round, own.client_id)
         drawn = draw_positions(key, own.num_examples, 1, batch_size)[0]

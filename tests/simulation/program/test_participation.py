@@ -11,6 +11,7 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_epochs, epoch_steps
+from fedjax_drag.selection import Selected
 from fedjax_drag.simulation import trace
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.planning.outline import ClientCost
@@ -47,7 +48,8 @@ def answering(rounds, clients=4, training=None, availability=None, dropout_rate=
 
     def one(index):
         there = sampling.available(data, key, index)
-        return sampling.attend(trained, data, key, index, everybody, there, there)
+        cohort, nobody = Selected(everybody), jnp.zeros(clients, bool)
+        return sampling.attend(trained, data, key, index, cohort, there, there, nobody)
 
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(jnp.arange(rounds)))
 
