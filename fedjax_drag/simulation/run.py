@@ -151,6 +151,7 @@ class RunState(NamedTuple):
       clients: what the engine keeps for every client.
       received: what clients have of the server's broadcasts, where these are compressed; else ``()``.
       selection: what the selection keeps; ``()`` for nothing.
+      attack: the memory of the attackers; ``()`` for none.
     """
 
     params: Params
@@ -161,6 +162,7 @@ class RunState(NamedTuple):
     clients: ClientRows = NOTHING_KEPT
     received: Any = ()
     selection: Any = ()
+    attack: Any = ()
 
 
 class RoundInput(NamedTuple):

@@ -104,7 +104,9 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
         received = channel.first_received(run.downlink_compression, params)
     last_update = tree.zeros_like(params) if recalls else ()
     selection = run.selection.init(run.num_clients)
-    first = RunState(params, of_method, jnp.zeros((), jnp.int32), last_update, model, clients, received, selection)
+    memory = () if run.attack is None else run.attack.init(sampling.stream(key, "memory of the attack"), params)
+    zero = jnp.zeros((), jnp.int32)
+    first = RunState(params, of_method, zero, last_update, model, clients, received, selection, memory)
     return placed(first, run.mesh, run.specs)
 
 

@@ -192,7 +192,10 @@ def _closed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -
     model = before.model._replace(statistics=_statistics(run, before, cohort, outcome))
     clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
     observed = run.selection.observe(before.selection, _observed(run, before, cohort, outcome))
-    state = RunState(outcome.params, after, before.round + 1, last_update, model, clients, cohort.received, observed)
+    memory = () if attack is None else attack.observe(before.attack, update, before.round)
+    state = RunState(
+        outcome.params, after, before.round + 1, last_update, model, clients, cohort.received, observed, memory
+    )
     return placed((state, metrics), run.mesh, run.specs)
 
 
