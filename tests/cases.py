@@ -356,6 +356,8 @@ ATTACKS = [
     Case("min_max-sign-partial", attacks.min_max, {"perturbation": "sign", "knowledge": "partial"}),
     Case("min_sum-unit", attacks.min_sum, {"perturbation": "unit"}),
     Case("mimic", attacks.mimic),
+    Case("rop", attacks.rop, {}, {"radius": (0.5, 2.0), "angle": (90.0, 180.0)}, forges=frozenset({"delta"})),
+    Case("poisonedfl", attacks.poisonedfl, forges=frozenset({"delta"})),
     Case("krum_attack", attacks.krum_attack, forges=frozenset({"delta"})),
     Case("krum_attack-partial", attacks.krum_attack, {"knowledge": "partial"}, forges=frozenset({"delta"})),
     Case("trim_attack", attacks.trim_attack, {}, {"b": (1.5, 2.0, 10.0)}),
@@ -369,6 +371,13 @@ ATTACKS = [
     Case("edge_case", attacks.edge_case, {"fed": IMAGES, "share": 0.5}),
     Case("neurotoxin", attacks.neurotoxin, {"share": 0.4}, {"share": (0.0, 0.4, 1.0)}),
     Case("neurotoxin-sign_flip", attacks.neurotoxin, {"attack": attacks.sign_flip(), "share": 0.4}),
+    Case("stealth", attacks.stealth, {"attack": attacks.sign_flip(3.0)}, {"norm": (0.5, 1.0)}),
+    Case(
+        "stealth-cosine",
+        attacks.stealth,
+        {"attack": attacks.min_max(), "norm": None, "cosine": 0.5},
+        {"cosine": (0.0, 0.5)},
+    ),
     Case(
         "during", attacks.during, {"attack": attacks.sign_flip(), "start": 2}, {"start": (0.0, 2.0), "stop": (3.0, 4.0)}
     ),

@@ -36,7 +36,7 @@ NOT_RUN = {
     r".* --launcher slurm .*": "a cluster",
     r".* --distributed .*": "two processes at once: tests/cli/test_cli_distributed.py",
     r"fedjax-drag data prepare .*": "writes beside the user's data",
-    r"fedjax-drag arena run .*": "ten minutes; tests/experiment/arena and a notebook play smaller ones",
+    r"fedjax-drag arena (run|enter) .*": "ten minutes; tests/experiment/arena and a notebook play smaller ones",
     r"fedjax-drag arena table runs/.*": "needs the one before",
     r"fedjax-drag run configs/reference/cifar10_lenet.yaml": "CIFAR-10, hours",
     r"fedjax-drag plan .*": "needs the compilers: tests/cli/test_cli_plan.py",

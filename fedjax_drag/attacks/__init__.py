@@ -18,8 +18,11 @@ from fedjax_drag.attacks._neurotoxin import neurotoxin
 from fedjax_drag.attacks._optimal_alie import optimal_alie
 from fedjax_drag.attacks._optimal_ipm import optimal_ipm
 from fedjax_drag.attacks._optimised import optimised
+from fedjax_drag.attacks._poisonedfl import poisonedfl
+from fedjax_drag.attacks._rop import rop
 from fedjax_drag.attacks._scale_noise import scale_noise
 from fedjax_drag.attacks._sign_flip import sign_flip
+from fedjax_drag.attacks._stealth import stealth
 from fedjax_drag.attacks._trim_attack import trim_attack
 
 __all__ = [  # noqa: RUF022 - the order of lists
@@ -31,6 +34,8 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "min_max",
     "min_sum",
     "mimic",
+    "rop",
+    "poisonedfl",
     "krum_attack",
     "trim_attack",
     "optimal_alie",
@@ -43,5 +48,6 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "dba",
     "edge_case",
     "neurotoxin",
+    "stealth",
     "during",
 ]

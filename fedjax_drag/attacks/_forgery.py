@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from fedjax_drag import checks, tree
 from fedjax_drag.types import POISON_NEEDS, Attack, Uplink
 
-KNOWLEDGE = ("last_update", "root_delta", "aggregate", *POISON_NEEDS)
+KNOWLEDGE = ("last_update", "root_delta", "aggregate", "memory", *POISON_NEEDS)
 """What an attack may need."""
 
 
@@ -22,6 +22,7 @@ def forged(attack: Attack, key: Any, uplink: Uplink, malicious: Any, round: Any 
     """
     mean = tree.mean(uplink.delta)
     knowledge = {"last_update": mean, "root_delta": mean, "aggregate": lambda messages: tree.mean(messages.delta)}
+    knowledge["memory"] = attack.init(key, mean)
     return attack.forge(
         key,
         uplink,

@@ -21,12 +21,14 @@ def harm_of(objective: Objective, update: Params, mean: Params) -> Float[Array, 
     if objective == "distance":
         value = tree.norm(tree.subtract(update, mean))
     else:
-        value = -sum(jax.tree.leaves(jax.tree.map(_along, update, unit(mean))))
+        value = -along(update, unit(mean))
     return jnp.where(tree.is_finite(update) & jnp.isfinite(value), value, -jnp.inf)
 
 
-def _along(a: jax.Array, b: jax.Array) -> jax.Array:
-    return tree.product(a.reshape(-1), b.reshape(-1))
+def along(a: Params, b: Params) -> Float[Array, ""]:
+    """The inner product of two vectors; of a unit vector, the length of the other along it."""
+    products = jax.tree.map(lambda x, y: tree.product(x.reshape(-1), y.reshape(-1)), a, b)
+    return sum(jax.tree.leaves(products), jnp.zeros(()))
 
 
 def unit(vector: Params) -> Params:

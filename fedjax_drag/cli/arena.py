@@ -104,6 +104,60 @@ def run(
 
 @app.command()
 @laid_out
+def enter(
+    code: Annotated[str, typer.Argument(metavar="CODE", help="The defence, as my_rules.py:my_rule.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ARGUMENT=VALUES]...", help="Values among which it is tuned, as 'radius=[0.3,1.0]'."),
+    ] = None,
+    arena: Annotated[
+        str, typer.Option(metavar="DIR", help="A standing of the package, its file or folder, or an arena's YAML file.")
+    ] = "digits",
+    label: Annotated[str | None, typer.Option(help="Its name in tables; default that in CODE.")] = None,
+    part: Annotated[str, typer.Option(metavar="KIND", help="aggregator, algorithm or client.")] = "aggregator",
+    out: Annotated[
+        Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration.")
+    ] = None,
+    quiet: Quiet = False,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help="Run CODE.")] = False,
+    debug: Debug = False,
+) -> None:
+    r"""Play a defence of your own, and show it beside the entries that have been played.
+
+    Where --arena is a standing, the new entry alone is played. CODE is a function in a file or a module, whose
+    arguments can be tuned.
+
+    \b
+    Examples:
+      fedjax-drag arena enter my_rules.py:my_rule 'radius=[0.3,1.0,3.0]' --allow-code
+      fedjax-drag arena enter my_rules.py:my_rule --arena fashion_mnist --out runs/mine --allow-code
+
+    Exit status: 0 done, 1 an arena failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM.
+    """
+    with reported(debug):
+        with user_errors(), without_garbage_collection():
+            from fedjax_drag.cores import one_device_per_core, start
+            from fedjax_drag.experiment.arena import play, tables
+            from fedjax_drag.experiment.arena.trials import Trials
+            from fedjax_drag.experiment.config.config import flatten, slug
+            from fedjax_drag.experiment.config.yaml_text import parse
+            from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
+
+            grid = {key: values for change in parse(settings or ()) for key, values in flatten(change).items()}
+            checked, given = play.entered(code, grid, arena, label, part, None)
+            keep_compiled()
+            one_device_per_core()
+            start()
+            trials = Trials(out or Path("runs") / slug(checked.name), quiet or None, allow_code)
+            play.begin(checked, trials, given)
+        with stopping.saving():
+            finished = play.play(checked, trials, given)
+        if not quiet:
+            typer.echo(f"\n{tables.page(finished)}\nresults in {trials.folder}")
+
+
+@app.command()
+@laid_out
 def table(
     standing: Annotated[
         str, typer.Argument(metavar="DIR", help="Results folder, its arena.json, or a standing of the package.")

@@ -175,6 +175,7 @@ class RunState(NamedTuple):
       selection: what the selection keeps; ``()`` for nothing.
       broadcasts: a :class:`Broadcast` with an axis ``[max_staleness + 1]``, that of round t in the place
         ``t modulo (max_staleness + 1)``; ``()`` where all clients of a cohort start in its round.
+      attack: the memory of the attackers; ``()`` for none.
     """
 
     params: Params
@@ -186,6 +187,7 @@ class RunState(NamedTuple):
     received: Any = ()
     selection: Any = ()
     broadcasts: Any = ()
+    attack: Any = ()
 
 
 class RoundInput(NamedTuple):

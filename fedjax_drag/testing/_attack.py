@@ -102,6 +102,7 @@ def check_attack(
     promises = (
         _keeps_shapes,
         *((_leaves_the_benign_alone, _survives_without_benign, _scans) if attack.forges else ()),
+        *((_remembers,) if "memory" in attack.needs else ()),
         *((_poisons_many,) if attack.poisons else ()),
         *((_has_a_goal_in_range,) if attack.is_targeted else ()),
         _repeats,
@@ -121,6 +122,12 @@ def _keeps_shapes(bench: _AttackBench) -> None:
         assert_like("forge with absent clients returns", found, bench.like)
     if attack.poisons:
         assert_like("poison returns", jax.eval_shape(bench.poison, key, bench.batch), bench.batch)
+
+
+def _remembers(bench: _AttackBench) -> None:
+    """The memory keeps structure, shapes and dtypes from round to round."""
+    before = jax.eval_shape(bench.attack.init, jax.random.key(0), bench.params)
+    assert_like("observe returns", jax.eval_shape(bench.attack.observe, before, bench.params, jnp.int32(0)), before)
 
 
 def _leaves_the_benign_alone(bench: _AttackBench) -> None:

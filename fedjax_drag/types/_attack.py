@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import jax
 
 from fedjax_drag.naming import name_of
-from fedjax_drag.types._messages import Batch, Uplink
+from fedjax_drag.types._messages import Batch, Params, Uplink
 from fedjax_drag.types._part import Part, undefined
 
 POISON_NEEDS = ("attacker_index",)
@@ -100,7 +100,8 @@ class Attack(Part):
       needs: names of the keywords that ``forge`` must receive. ``"last_update"``: the last round's change of the global
         parameters, like ``params``. ``"root_delta"``: the delta of the server's own pass on its root data, like
         ``params``; only with a method that has one. ``"aggregate"``: ``(uplink) -> update``, the change of the global
-        parameters that the server would make of such messages in this round, except for its own random draws. A name in
+        parameters that the server would make of such messages in this round, except for its own random draws.
+        ``"memory"``: what :meth:`init` and :meth:`observe` have made of the rounds before. A name in
         :data:`POISON_NEEDS` is a keyword of ``poison`` instead: ``"attacker_index"``, the client's number among the
         malicious clients (of the federation, or of the cohort where each has its own), int scalar from 0.
     """
@@ -138,6 +139,27 @@ class Attack(Part):
     def goal(self, x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
         """What the attacker wants the model to predict; see :class:`GoalFn`. Without it, anything wrong."""
         raise undefined(self, "goal")
+
+    def init(self, key: jax.Array, params: Params) -> Any:
+        """The memory of the attackers before the first round; by default none.
+
+        Args:
+          key: random key of the run.
+          params: the global parameters, or their shapes.
+        """
+        del key, params
+        return ()
+
+    def observe(self, memory: Any, update: Params, round_index: jax.Array) -> Any:
+        """The memory after a round, of the same structure, shapes and dtypes; by default as before.
+
+        Args:
+          memory: from ``init`` or the round before.
+          update: the round's change of the global parameters.
+          round_index: of that round, from 0.
+        """
+        del update, round_index
+        return memory
 
     @property
     def poisons(self) -> bool:
@@ -229,6 +251,12 @@ class WrappedAttack(Attack):
 
     def goal(self, x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
         return self.inner.goal(x, y, num_classes)
+
+    def init(self, key: jax.Array, params: Params) -> Any:
+        return self.inner.init(key, params)
+
+    def observe(self, memory: Any, update: Params, round_index: jax.Array) -> Any:
+        return self.inner.observe(memory, update, round_index)
 
     def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
         return self.inner.attackers(malicious, round_index)

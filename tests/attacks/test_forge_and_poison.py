@@ -45,13 +45,20 @@ def mean_of_deltas(message):
     return jax.tree.map(lambda x: x.mean(0), message.delta)
 
 
-KNOWLEDGE = {"last_update": LAST, "aggregate": mean_of_deltas}
+KNOWLEDGE = ("last_update", "aggregate", "memory")
+
+
+def known_to(attack, aggregate=mean_of_deltas):
+    """What the attack asks for; its memory after a round."""
+    memory = attack.observe(attack.init(jax.random.key(9), LAST), LAST, jnp.int32(0))
+    knowledge = {"last_update": LAST, "aggregate": aggregate, "memory": memory}
+    return {name: knowledge[name] for name in attack.needs.difference(POISON_NEEDS)}
 
 
 def forge(case, message, key=0, malicious=MALICIOUS, ids=IDS, changes=MappingProxyType({}), **knowledge):
     """Told no more than it must be, and ``knowledge``; the case's settings with ``changes``."""
     attack = case.build(**changes)
-    knowledge |= {name: KNOWLEDGE[name] for name in attack.needs.difference(POISON_NEEDS)}
+    knowledge |= known_to(attack)
     return attack.forge(jax.random.key(key), message, jnp.asarray(malicious), client_ids=ids, **knowledge)
 
 
@@ -278,8 +285,7 @@ def test_absent_clients_are_as_if_not_there(case):
 
     def forge(message, malicious, ids, present, **absence):
         mean = lambda messages: jax.tree.map(lambda x: x[present].mean(0), messages.delta)
-        knowledge = {name: {**KNOWLEDGE, "aggregate": mean}[name] for name in attack.needs.difference(POISON_NEEDS)}
-        return attack.forge(jax.random.key(0), message, malicious, client_ids=ids, **absence, **knowledge)
+        return attack.forge(jax.random.key(0), message, malicious, client_ids=ids, **absence, **known_to(attack, mean))
 
     together = jax.jit(lambda message: forge(message, jnp.asarray(MALICIOUS), IDS, VALID, valid=jnp.asarray(VALID)))
     few = jax.tree.map(lambda x: x[VALID], uplink())

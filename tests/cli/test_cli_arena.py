@@ -1,10 +1,14 @@
 """The arena on the command line: played once, shown again, stopped with what it has."""
 
+import html
 import re
+import shlex
 
 import pytest
 import yaml
 from standings import ARENA, stand_in
+
+import fedjax_drag as fd
 
 
 @pytest.fixture
@@ -59,6 +63,34 @@ def test_rows_of_a_standing_are_not_played_again(command, protocol, play, tmp_pa
     assert "standing='tiny': was played by another protocol than 'tiny'; must have the same seeds" in refused.stderr
 
 
+@pytest.mark.parametrize("plays", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["stand-in", "runs"])
+def test_a_rule_of_ones_own_is_entered_by_the_commands_of_the_page(command, tmp_path, monkeypatch, plays):
+    """With a stand-in for the runs, and with real ones."""
+    with monkeypatch.context() as patched:
+        stand_in(patched, pages=True)
+        fd.arena.run(ARENA, tmp_path)
+    if not plays:
+        stand_in(monkeypatch, pages=True)
+    page = html.unescape((tmp_path / "arena.html").read_text())
+    (file,), (commands,) = (
+        re.findall(rf'<pre class="{name}">(.*?)</pre>', page, re.S) for name in ("file", "commands")
+    )
+    (tmp_path / "my_rules.py").write_text(file)
+    lines = [shlex.split(line) for line in commands.splitlines()]
+    assert [line[:3] for line in lines] == [["fedjax-drag", "arena", "enter"], ["fedjax-drag", "arena", "table"]]
+    lines[0][4] = "radius=[0.3,1.0]"  # as many settings as this arena allows
+    refused = command(*lines[0][1:-1])
+    assert "must be allowed by --allow-code" in refused.output
+    for line in lines:
+        result = command(*line[1:])
+        assert result.exit_code == 0, result.output
+    standing = fd.arena.read("runs/mine")
+    assert list(standing.rows) == ["fedavg", "root_only", "median", "my_rule"]
+    assert standing.own == ["my_rule"]
+    assert standing.rows["my_rule"].settings == {"aggregator.radius": [0.3, 1.0]}
+    assert "my_rule" in (tmp_path / "arena.html").read_text()
+
+
 def test_errors_are_one_line(command, protocol, tmp_path):
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(yaml.safe_dump(ARENA | {"entries": {"krun": None}}))
@@ -66,6 +98,8 @@ def test_errors_are_one_line(command, protocol, tmp_path):
         (("run", "none.yaml"), "configuration 'none.yaml': no such file"),
         (("run", wrong), "krun"),
         (("run", protocol, "--entry", "krum"), "entry='krum': must be one of fedavg, root_only, median"),
+        (("enter", "my_rules.py:rule", "radius"), "override 'radius': must be key=value"),
+        (("enter", "my_rules.py:rule", "--label", "median"), "label='median': is that of another entry"),
         (("table", "runs/none"), "'runs/none': no such file; 'fedjax-drag arena run' writes it"),
         (("table", "digits", "--html", wrong / "a.html"), "html='"),
         (("table", "digits", "--figures", wrong), f"figures='{wrong}': cannot be written (File exists: "),

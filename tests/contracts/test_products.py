@@ -67,7 +67,8 @@ def test_of_methods(case):
 @parametrize(FORGING)
 def test_of_attacks(case):
     attack, malicious = case.build(), jnp.arange(COHORT) < 3
-    knowledge = {"last_update": nested_params(), "aggregate": lambda uplink: tree.mean(uplink.delta)}
+    memory = attack.init(jax.random.key(0), nested_params())
+    knowledge = {"last_update": nested_params(), "aggregate": lambda uplink: tree.mean(uplink.delta), "memory": memory}
     told = {name: knowledge[name] for name in attack.needs.difference(POISON_NEEDS)}
 
     def forge(key, deltas):

@@ -145,3 +145,51 @@ def tail(x: np.ndarray, share: float) -> tuple[list[int], float]:
     distance = [np.sqrt(((example - x.mean(axis=0)) ** 2).sum()) for example in x]
     furthest = sorted(range(len(x)), key=lambda i: -distance[i])[: max(1, int(share * len(x) + 1e-9))]
     return furthest, distance[furthest[-1]]
+
+
+def rop_sends(
+    G: np.ndarray, last: np.ndarray, radius: float | None, location: float, reference: float, angle: float
+) -> np.ndarray:
+    """What is sent beside benign deltas ``G`` ``[n, D]`` and the last update ``[D]``."""
+    m = G.mean(axis=0)
+    a = location * last + (1 - location) * m
+    u = reference * last + (1 - reference) * m if last.any() else m
+    ones = np.ones_like(m)
+    p = ones - ones @ u / (u @ u) * u
+    p /= np.linalg.norm(p)
+    if radius is None:
+        radius = np.mean([np.linalg.norm(g - a) for g in G])
+    return a + radius * (np.sin(np.radians(angle)) * p + np.cos(np.radians(angle)) * u / np.linalg.norm(u))
+
+
+def poisonedfl_sends(
+    updates: list[np.ndarray], s: np.ndarray, factor: float, period: int, shrink: float, least: float, threshold: int
+) -> list[tuple[np.ndarray, float]]:
+    """What is sent in each round beside signs ``s`` ``[D]``, and ``c_t``; one more round than there are updates.
+
+    ``threshold`` is the smallest number of coordinates with which the model counts as following.
+    """
+    message, sent, c = np.zeros_like(s), [(np.zeros_like(s), factor)], factor
+    for t, g in enumerate(updates, start=1):
+        if t % period == 0:
+            moved = np.sum(updates[t - period : t], axis=0)
+            if np.sum(np.sign(moved) == s) < threshold and shrink * c >= least:
+                c *= shrink
+        previous = np.linalg.norm(message)
+        rest = np.abs(g - (np.linalg.norm(g) / previous * message if previous else 0))
+        message = c * np.linalg.norm(g) * rest / np.linalg.norm(rest) * s
+        sent.append((message, c))
+    return sent
+
+
+def hidden(v: np.ndarray, G: np.ndarray, norm: float | None, cosine: float | None) -> np.ndarray:
+    """A delta ``v`` turned towards the mean of ``G`` and shortened to ``norm`` times the mean length."""
+    g = unit(G.mean(axis=0))
+    if cosine is not None and v @ g < cosine * np.linalg.norm(v):
+        aside = v - (v @ g) * g
+        aside = unit(aside) if np.linalg.norm(aside) > 1e-9 * np.linalg.norm(v) else 0 * v
+        v = np.linalg.norm(v) * (cosine * g + np.sqrt(1 - cosine**2) * aside)
+    if norm is not None:
+        longest = norm * np.linalg.norm(G, axis=1).mean()
+        v = v * min(1.0, longest / np.linalg.norm(v))
+    return v

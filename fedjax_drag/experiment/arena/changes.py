@@ -8,7 +8,7 @@ NOTHING = "No entry has moved beyond the intervals."
 
 
 def changes(old: Standing, new: Standing) -> list[str]:
-    """A sentence for each change: of the protocol, entries that are new or gone, and those that have moved.
+    """A sentence for each change: of the protocol, entries that are new, gone or of other code, and those that moved.
 
     An entry has moved if its rank is another among the entries of both standings, or if its intervals of the worst case
     do not overlap. Differences within the intervals are not listed: seeds alone would make them.
@@ -20,6 +20,9 @@ def changes(old: Standing, new: Standing) -> list[str]:
         sentences.append(f"New: {', '.join(added)}.")
     if gone := [label for label in old.scores() if label not in new.rows]:
         sentences.append(f"Gone: {', '.join(gone)}.")
+    codes = {label: {old.rows[label].code, new.rows[label].code} for label in after}
+    if rewritten := [label for label, both in codes.items() if len(both) == 2 and "" not in both]:
+        sentences.append(f"Code changed: {', '.join(rewritten)}.")
     moved = [_moved(label, before[label], score) for label, score in after.items() if _is_other(before[label], score)]
     return [*sentences, *(moved or [NOTHING])]
 

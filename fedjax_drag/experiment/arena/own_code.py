@@ -1,4 +1,4 @@
-"""Checksums of the code of a user's own parts, by which what it has computed is found again."""
+"""Checksums of the code of a method's parts, by which what it has computed is found again."""
 
 import dataclasses
 import functools
@@ -6,14 +6,16 @@ import hashlib
 import inspect
 import types
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from fedjax_drag.experiment.build import registry
 from fedjax_drag.experiment.config.own import checksums, own_names, references
+from fedjax_drag.files import sha256
 
 _SESSION = uuid.uuid4().hex
 _unread: list[Any] = []  # kept, so that no other object gets the place of one of them
@@ -31,6 +33,50 @@ def codes(config: Any) -> list[str]:
     """
     files = [f"{path} {digest}" for path, digest in sorted(checksums(references(config)).items())]
     return [*(_digest(name.part) for name in own_names(config)), *files]
+
+
+class PackagePart(NamedTuple):
+    """A part of the package in a method.
+
+    Attributes:
+      key: what it is, such as ``"aggregator"``.
+      name: in the registry.
+      builder: what makes it.
+      file: that the builder is in.
+    """
+
+    key: str
+    name: str
+    builder: Any
+    file: Path
+
+
+def parts_of(method: Mapping[str, Any]) -> list[PackagePart]:
+    """The parts of the package that a method names, the outermost first."""
+    found = []
+    for key, name in dict.fromkeys(_named(method)):
+        builder = registry.TABLES.get(key, {}).get(name)
+        file = None if builder is None else inspect.getsourcefile(builder)
+        if file is not None:
+            found.append(PackagePart(key, name, builder, Path(file)))
+    return found
+
+
+def code_of(method: Mapping[str, Any]) -> str:
+    """A short checksum of the files that a method's parts are in, the package's and the user's own."""
+    files = {part.file.name: sha256(part.file) for part in parts_of(method)}
+    return hashlib.sha256(repr([sorted(files.items()), codes(method)]).encode()).hexdigest()[:10]
+
+
+def _named(method: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str]]:
+    """Keys and names of components, those of a component's arguments after it."""
+    for name, value in method.items():
+        if name == "name" and key:
+            yield key, str(value)
+        elif isinstance(value, Mapping):
+            yield from _named(value, name)
+        elif isinstance(value, str) and name in registry.TABLES:
+            yield name, value
 
 
 def _digest(part: Any) -> str:

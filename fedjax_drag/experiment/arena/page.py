@@ -1,15 +1,20 @@
 """A standing as one HTML page that needs nothing else."""
 
-import inspect
+import dataclasses
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedjax_drag.experiment.arena import figures, tables
 from fedjax_drag.experiment.arena.changes import changes
+from fedjax_drag.experiment.arena.own_code import parts_of
+from fedjax_drag.experiment.arena.scores import KEPT, withstood
 from fedjax_drag.experiment.arena.standing import FILE, SHIPPED, Standing
-from fedjax_drag.experiment.build import catalog, registry
+from fedjax_drag.experiment.build import catalog
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.figures.style import inline
 from fedjax_drag.experiment.report import csv_files
@@ -17,10 +22,30 @@ from fedjax_drag.experiment.report.matrices import WORST, MatrixTable, shaded
 from fedjax_drag.experiment.report.rendering import check_place, render
 from fedjax_drag.files import write_text
 
-_WIDE = ("place", "clean", "mean", "needs", "passes", "minutes")
+_WIDE = ("place", "clean", "mean", "needs", "passes", "minutes", "withstands")
 """Columns that a narrow page leaves out."""
 
 _ROOT = Path(__file__).parents[3]
+
+
+class Badge(NamedTuple):
+    """What an entry withstands, and what it must know.
+
+    Attributes:
+      needs: as in its row.
+      words: what it is found by: its label, its parts and their papers.
+      withstood: labels of the attacks that it withstands.
+      others: those that it does not.
+      worst: the attack that leaves least accuracy, mean over the tasks and seeds.
+      left: that accuracy in %.
+    """
+
+    needs: list[str]
+    words: str
+    withstood: list[str]
+    others: list[str]
+    worst: str
+    left: str
 
 
 class PaperReference(NamedTuple):
@@ -62,6 +87,7 @@ def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[s
     """All that the template asks for."""
     head, *lines = standing.lines()
     name = standing.name.removeprefix("arena_")
+    badges = [_badge(standing, label) for label in standing.scores()]
     all_tasks = [(f"Mean over {len(standing.tasks)} tasks", _matrix(standing, None), "")]
     by_task = [
         (task, _matrix(standing, place), _settings(standing, place)) for place, task in enumerate(standing.tasks)
@@ -79,8 +105,15 @@ def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[s
         "about": " ".join(filter(None, [tables.doubts(standing), tables.about(standing)])),
         "facts": _facts(standing),
         "failures": [(label, message) for label, row in standing.rows.items() for message in row.failures],
-        "head": head,
-        "lines": lines,
+        "head": [*head, "withstands"],
+        "lines": [
+            [*line, f"{len(badge.withstood)} of {len(standing.opponents) - 1}"]
+            for line, badge in zip(lines, badges, strict=True)
+        ],
+        "badges": badges,
+        "kept": round(100 * KEPT),
+        "kinds": sorted({need for row in standing.rows.values() for need in row.needs}),
+        "json": csv_files.address("application/json", json.dumps(dataclasses.asdict(standing))),
         "wide": _WIDE,
         "csv": csv_files.link(_figures(standing)),
         "sources": [
@@ -100,6 +133,16 @@ def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[s
         "changes": changes(since, standing) if since else [],
         "yaml": written(standing.protocol) if standing.protocol else "",
     }
+
+
+def _badge(standing: Standing, label: str) -> Badge:
+    row, attacks = standing.rows[label], standing.opponents[1:]
+    accuracy = np.asarray(row.accuracy)
+    held = withstood(accuracy)
+    left = accuracy[:, 1:].mean(axis=(0, 2))
+    words = [label, *(f"{part.name} {catalog.paper(part.key, part.builder)}" for part in parts_of(row.method))]
+    kept, lost = ([name for name, holds in zip(attacks, held, strict=True) if holds == want] for want in (True, False))
+    return Badge(row.needs, " ".join(words), kept, lost, attacks[int(left.argmin())], f"{100 * left.min():.1f}")
 
 
 def _facts(standing: Standing) -> list[tuple[str, str, str]]:
@@ -149,24 +192,10 @@ def _figures(standing: Standing) -> list[list[Any]]:
 def _sources(method: Mapping[str, Any], folder: Path) -> list[PaperReference]:
     """The parts of the package that a method is made of, the outermost first."""
     found = []
-    for key, name in dict.fromkeys(_named(method)):
-        builder = registry.TABLES.get(key, {}).get(name)
-        file = None if builder is None else inspect.getsourcefile(builder)
-        if builder is not None and file is not None:
-            place = Path(file).relative_to(_ROOT).as_posix()
-            found.append(PaperReference(name, catalog.paper(key, builder), place, _address(place, folder)))
+    for part in parts_of(method):
+        place = part.file.relative_to(_ROOT).as_posix()
+        found.append(PaperReference(part.name, catalog.paper(part.key, part.builder), place, _address(place, folder)))
     return found
-
-
-def _named(method: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str]]:
-    """Keys and names of components, those of a component's arguments after it."""
-    for name, value in method.items():
-        if name == "name" and key:
-            yield key, str(value)
-        elif isinstance(value, Mapping):
-            yield from _named(value, name)
-        elif isinstance(value, str) and name in registry.TABLES:
-            yield name, value
 
 
 def _address(file: str, folder: Path) -> str:

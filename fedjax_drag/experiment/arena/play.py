@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedjax_drag.experiment.arena import requirements, tables
+from fedjax_drag.experiment.arena.own_code import code_of
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, entry_of, load_arena
 from fedjax_drag.experiment.arena.standing import FILE, Row, Standing, read
-from fedjax_drag.experiment.arena.trials import Trials, folder_of
+from fedjax_drag.experiment.arena.trials import Trials, key_of
 from fedjax_drag.experiment.config.config import check_name
 from fedjax_drag.experiment.config.own import as_text, short, with_own_names
 from fedjax_drag.experiment.run import results
@@ -116,6 +117,14 @@ def enter(
       >>> rule = lambda max_norm=1.0: fd.aggregators.norm_clipping(max_norm)
       >>> fd.arena.enter(rule, {"max_norm": [0.1, 1.0]}, arena="configs/arena/digits.yaml")  # doctest: +SKIP
     """
+    wanted, given = entered(builder, grid, arena, label, part, standing)
+    return play(wanted, Trials(results.folder_of(out), quiet, allow_code), given)
+
+
+def entered(
+    builder: Any, grid: Mapping[str, Sequence[Any]] | None, arena: Source, label: str | None, part: str, standing: Any
+) -> tuple[Arena, Standing | None]:
+    """What :func:`enter` plays, from its arguments, and the rows that are not played again."""
     checked, given = _resolved(arena, standing)
     named = {"name": builder} if label is None or isinstance(builder, str) else {"name": builder, "label": label}
     named = with_own_names(named, part)
@@ -127,8 +136,7 @@ def enter(
     others = [row for row in given.rows.values() if not row.is_own] if given else []
     if label in [one.label for one in (*checked.entries, *others)]:
         raise ValueError(f"label={label!r}: is that of another entry; must be a new one")
-    wanted = dataclasses.replace(checked, entries=(*played, own))
-    return play(wanted, Trials(results.folder_of(out), quiet, allow_code), given)
+    return dataclasses.replace(checked, entries=(*played, own)), given
 
 
 def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standing:
@@ -171,7 +179,7 @@ def play(arena: Arena, trials: Trials, given: Standing | None = None) -> Standin
         trials = trials._replace(ended=bar.advance)
         for number, entry in enumerate(arena.entries, start=1):
             row = standing.rows.get(entry.label)
-            played = row is not None and row.key == folder_of(arena, entry)
+            played = row is not None and _has_played(row, arena, entry)
             if row is None or not played:
                 row = _play(arena, entry, trials)
             elif row.passes is None:  # of a version that did not count them
@@ -222,11 +230,12 @@ def _play(arena: Arena, entry: Entry, trials: Trials) -> Row:
         accuracy=outcome.accuracy.tolist(),
         failures=list(outcome.failures),
         seconds=seconds,
-        key=folder_of(arena, entry),
+        key=key_of(arena, entry),
         passes=passes,
         played=datetime.date.today().isoformat(),
         package=__version__,
         doubts=list(outcome.doubts),
+        code=code_of(entry.method),
     )
 
 
@@ -275,4 +284,9 @@ def _check_protocol(given: Standing, arena: Arena, wanted: Standing) -> None:
 
 def _is_of(row: Row, arena: Arena) -> bool:
     """Whether a row, not of a user's own parts, was played by a protocol."""
-    return row.key == folder_of(arena, Entry(row.label, row.method, row.settings))
+    return row.key == key_of(arena, Entry(row.label, row.method, row.settings))
+
+
+def _has_played(row: Row, arena: Arena, entry: Entry) -> bool:
+    """Whether a row is of this entry by this protocol, and with the code of today, as far as the row says."""
+    return row.key == key_of(arena, entry) and row.code in ("", code_of(entry.method))

@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from fedjax_drag.experiment.intervals import Estimate, estimate
+
+KEPT = 0.9
+"""Share of its accuracy without an attack that an entry keeps under one that it withstands."""
 
 
 class Score(NamedTuple):
@@ -37,6 +40,12 @@ class Score(NamedTuple):
 def worst_by_seed(accuracy: Float[np.ndarray, "tasks opponents seeds"]) -> Float[np.ndarray, " seeds"]:
     """The lowest accuracy over the opponents, its mean over the tasks."""
     return accuracy.min(axis=1).mean(axis=0)
+
+
+def withstood(accuracy: Float[np.ndarray, "tasks opponents seeds"]) -> Bool[np.ndarray, " attacks"]:
+    """Which attacks leave an entry :data:`KEPT` of its accuracy without one in every task, mean over the seeds."""
+    means = accuracy.mean(axis=2)
+    return (means[:, 1:] >= KEPT * means[:, :1]).all(axis=0)
 
 
 def score(accuracies: Mapping[str, Float[np.ndarray, "tasks opponents seeds"]]) -> dict[str, Score]:

@@ -43,8 +43,9 @@ class Row:
       passes: what the server's side of the method moves in a round, in multiples of the deltas; None if unknown.
       played: the day, as ``2026-11-25``; empty in the files of older versions.
       package: the version of this package that played it; empty in the files of older versions.
-      doubts: test runs whose accuracy is no result of learning, a line for each opponent; empty in the files of older
+      doubts: test runs whose model is not finite or stands still, a line for each opponent; empty in the files of older
         versions.
+      code: a checksum of the files that the method's parts are in; empty in the files of older versions.
     """
 
     label: str
@@ -60,6 +61,7 @@ class Row:
     played: str = ""
     package: str = ""
     doubts: list[str] = dataclasses.field(default_factory=list)
+    code: str = ""
 
     @property
     def knowledge(self) -> str:

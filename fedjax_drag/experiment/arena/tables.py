@@ -24,9 +24,9 @@ def page(standing: Standing, since: Standing | None = None) -> str:
 
 
 def doubts(standing: Standing) -> str:
-    """Which accuracies are no result of learning; empty if none is known to be."""
+    """Which accuracies are of models that are not finite or stand still; empty if none is known to be."""
     found = [f"{label} against {doubt}" for label, row in standing.rows.items() for doubt in row.doubts]
-    counts = "a model that is not finite counts as chance, and one whose messages were all rejected stands still"
+    counts = "a model that is not finite counts as 0, and one whose messages were all rejected stands still"
     return f"Not to be taken at face value ({counts}): {'; '.join(found)}." if found else ""
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from fedjax_drag.experiment.arena.own_code import codes
+from fedjax_drag.experiment.arena.own_code import code_of, codes
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, Opponent
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.own_parts import Code
@@ -49,9 +49,10 @@ class EntryOutcome(NamedTuple):
 
     Attributes:
       choices: for each task its values, the setting chosen, the opponents' strengths and the validation accuracy.
-      accuracy: on the test examples at the end of the runs, ``[tasks, opponents, seeds]``; 0 where a run failed.
+      accuracy: on the test examples at the end of the runs, ``[tasks, opponents, seeds]``; 0 where a run failed or its
+        model is not finite.
       failures: what went wrong, each once.
-      doubts: test runs whose accuracy is no result of learning, a line for each opponent.
+      doubts: test runs whose model is not finite or stands still, a line for each opponent.
     """
 
     choices: list[dict[str, Any]]
@@ -137,7 +138,7 @@ class Trials(NamedTuple):
 
     def seconds(self, arena: Arena, entry: Entry) -> float:
         """What all runs of an entry in the folder took together, those before an interruption included."""
-        found = self.folder and self.folder / folder_of(arena, entry)
+        found = self._place(arena, entry)
         summaries = found.glob(f"*/*/{sweep_folder.CELLS}/*/{results.SUMMARY}") if found else ()
         return sum(float(results.read_summary(path.parent)["seconds"] or 0.0) for path in summaries)
 
@@ -158,8 +159,13 @@ class Trials(NamedTuple):
         mapping = {**arena.base, **entry.method, "attack": opponent.attack, **name, "axes": axes}
         return load_grid(mapping, code=Code(self.allow_code))
 
+    def _place(self, arena: Arena, entry: Entry) -> Path | None:
+        """The folder of an entry with this protocol and this code."""
+        return self.folder and self.folder / f"{key_of(arena, entry)}-{code_of(entry.method)}"
+
     def _run(self, arena: Arena, entry: Entry, phase: str, opponent: Opponent, grid: Grid) -> Sequence[Cell]:
-        folder = self.folder and self.folder / folder_of(arena, entry) / phase / slug(opponent.label)
+        place = self._place(arena, entry)
+        folder = place and place / phase / slug(opponent.label)
         begun = folder is not None and (folder / sweep_folder.CONFIG).is_file()
         cells = sweeping.sweep(grid, out=folder, resume=begun, quiet=self.quiet).cells
         self.ended()
@@ -185,8 +191,8 @@ def choose(accuracy: Sequence[Float[np.ndarray, "settings strengths tasks"]]) ->
     ]
 
 
-def folder_of(arena: Arena, entry: Entry) -> str:
-    """The folder of an entry: its label, and a checksum of all on which its runs depend."""
+def key_of(arena: Arena, entry: Entry) -> str:
+    """An entry's label, and a checksum of all on which its runs depend but the package: protocol, entry, own code."""
     rest = dataclasses.replace(arena, name="", entries=(), most_settings=1)
     parts = [dataclasses.asdict(part) for part in (rest, entry)]
     content = json.dumps([*map(as_text, parts), *codes(parts)], sort_keys=True, default=str)
@@ -208,8 +214,8 @@ def _sizes(arena: Arena, entry: Entry, opponent: Opponent) -> list[int]:
 
 
 def _final(cell: Cell, metric: str) -> float:
-    """An accuracy at the end of a run; 0 of one that failed. A model that is not finite predicts the first class."""
-    if metric not in cell.history:
+    """An accuracy at the end of a run; 0 of one that failed, and of a model that is not finite."""
+    if metric not in cell.history or cell.status == "diverged":
         return 0.0
     return float(np.nan_to_num(np.float32(cell.history[metric][-1])))  # in float32 also where it was read back
 

@@ -17,7 +17,12 @@ def link(lines: Iterable[Sequence[Any]]) -> str:
     """The address of a file of these lines, the first of them its head; what is not finite is an empty field."""
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([_field(value) for value in line] for line in lines)
-    return "data:text/csv;charset=utf-8," + urllib.parse.quote(stream.getvalue(), _SAFE, errors="replace")
+    return address("text/csv", stream.getvalue())
+
+
+def address(kind: str, text: str) -> str:
+    """The address of a file of a kind, such as ``text/csv``, that holds a text."""
+    return f"data:{kind};charset=utf-8," + urllib.parse.quote(text, _SAFE, errors="replace")
 
 
 def of_chart(chart: dict[str, Any]) -> str:

@@ -118,7 +118,9 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
         received = channel.first_received(run.downlink_compression, params)
     last_update = tree.zeros_like(params) if recalls else ()
     selection = run.selection.init(run.num_clients)
-    kept = last_update, model, clients, received, selection, _first_broadcasts(run, params, of_method, model)
+    memory = () if run.attack is None else run.attack.init(sampling.stream(key, "memory of the attack"), params)
+    broadcasts = _first_broadcasts(run, params, of_method, model)
+    kept = last_update, model, clients, received, selection, broadcasts, memory
     first = RunState(params, of_method, jnp.zeros((), jnp.int32), *kept)
     return placed(first, run.mesh, run.specs)
 

@@ -213,7 +213,8 @@ def _closed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -
     clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
     memory = before.selection if cohort.selected.memory is None else cohort.selected.memory
     observed = run.selection.observe(memory, _observed(run, before, cohort, outcome))
-    kept = last_update, model, clients, cohort.received, observed, cohort.shared.broadcasts
+    recalled = () if attack is None else attack.observe(before.attack, update, before.round)
+    kept = last_update, model, clients, cohort.received, observed, cohort.shared.broadcasts, recalled
     state = RunState(outcome.params, after, before.round + 1, *kept)
     return placed((state, metrics), run.mesh, run.specs)
 

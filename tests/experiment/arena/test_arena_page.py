@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import urllib.parse
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from reports import Page
 from standings import standing
 
 from fedjax_drag.experiment.arena import figures, page
+from fedjax_drag.experiment.arena.standing import read
 from fedjax_drag.experiment.figures.style import spread
 
 WORST = {"root_only": 0.5, "krum": 0.62, "median": 0.61, "mine": 0.3, "fedavg": 0.1}
@@ -67,10 +69,27 @@ def test_the_page_names_papers_sources_days_and_how_to_enter(tmp_path):
     ):
         assert text in found.shown
     addresses = [a["href"] for tag, a in found.tags if tag == "a"]
-    assert all(address.startswith(("#entry-", "data:text/csv;")) for address in addresses), "elsewhere, no file is near"
+    inside = ("#entry-", "data:text/csv;", "data:application/json;")
+    assert all(address.startswith(inside) for address in addresses), "elsewhere, no file is near"
     shipped = Path(figures.__file__).parents[3] / "docs" / "arena" / "digits.html"
     for address in (a["href"] for tag, a in Page(shipped).tags if tag == "a"):
         assert address.startswith(("#", "data:")) or (shipped.parent / address).is_file()
+
+
+def test_entries_have_badges_are_filtered_by_knowledge_and_all_is_in_a_file(tmp_path):
+    one = standing({"krum": 0.82, "root_only": 0.3, "mine": 0.8}, protocol=None)
+    found = Page(page.write(one, tmp_path / "a.html"))
+    rows = {a["data-words"].split()[0]: a["data-needs"] for tag, a in found.tags if tag == "tr" and "data-needs" in a}
+    assert rows == {"krum": "number of attackers", "root_only": "root data", "mine": ""}
+    assert any("Blanchard" in a.get("data-words", "") for _, a in found.tags)
+    boxes = [a["value"] for tag, a in found.tags if tag == "input" and a["type"] == "checkbox"]
+    assert boxes == ["number of attackers", "root data"]
+    titles = [a["title"] for tag, a in found.tags if tag == "td" and "title" in a]
+    assert titles == ["ipm, alie", "alie", "alie"], "0.82 and 0.8 of 0.9 without an attack"
+    assert "Withstands alie; not ipm. Most harm: ipm, which leaves 30.0 %." in " ".join(found.shown.split())
+    (link,) = [a for tag, a in found.tags if tag == "a" and a.get("download") == "arena.json"]
+    (tmp_path / "arena.json").write_text(urllib.parse.unquote(link["href"].partition(",")[2]))
+    assert read(tmp_path) == one
 
 
 def test_text_is_escaped(tmp_path):

@@ -1,5 +1,6 @@
 """An arena goes on from where it was: rows are kept, those of another protocol refused, one's own defence entered."""
 
+import dataclasses
 import os
 import sys
 import threading
@@ -11,8 +12,8 @@ from standings import ARENA, stand_in
 
 import fedjax_drag as fd
 from fedjax_drag import stopping
-from fedjax_drag.experiment.arena import play, tables
-from fedjax_drag.experiment.arena.trials import Trials, folder_of
+from fedjax_drag.experiment.arena import changes, own_code, play, tables
+from fedjax_drag.experiment.arena.trials import Trials, key_of
 from fedjax_drag.experiment.run import lock, results
 from fedjax_drag.simulation import progress
 
@@ -81,7 +82,7 @@ def test_rows_of_another_base_do_not_stand_beside_the_new_ones(played, tmp_path)
     assert list(fd.arena.read(tmp_path).rows) == ["krum"]
     again = fd.arena.run(other, tmp_path)
     assert labels(played[4:]) == ["krum", "fedavg", "root_only", "norm_clipping"]
-    assert {row.key for row in again.rows.values()} == {folder_of(other, one) for one in other.entries}
+    assert {row.key for row in again.rows.values()} == {key_of(other, one) for one in other.entries}
 
 
 @pytest.mark.usefixtures("played")
@@ -99,7 +100,7 @@ def test_what_is_no_result_of_learning_is_said_first(played, monkeypatch):
     alone, doubt = Trials.play, "scale_noise: 2 of 4 runs not finite"
     monkeypatch.setattr(Trials, "play", lambda self, arena, entry: alone(self, arena, entry)._replace(doubts=(doubt,)))
     first = tables.page(fd.arena.run(TWO, entries=["krum"])).splitlines()[0]
-    assert first.startswith("Not to be taken at face value (a model that is not finite counts as chance")
+    assert first.startswith("Not to be taken at face value (a model that is not finite counts as 0")
     assert first.endswith(f": krum against {doubt}.")
     assert labels(played) == ["krum"]
 
@@ -178,6 +179,19 @@ def test_what_was_entered_is_found_again_until_its_code_changes(played, tmp_path
     assert list(fd.arena.read(tmp_path).rows) == ["fedavg", "root_only", "median", "mine"]
 
 
+def test_what_the_code_of_a_rule_has_computed_is_played_again_once_it_changes(played, monkeypatch, tmp_path):
+    first = fd.arena.run(TWO, tmp_path)
+    assert len({row.code for row in first.rows.values()}) == 4
+    checksum = own_code.sha256
+    monkeypatch.setattr(own_code, "sha256", lambda file: "other" if file.name == "_krum.py" else checksum(file))
+    second = fd.arena.run(TWO, tmp_path)
+    assert labels(played[4:]) == ["krum"]
+    assert changes.changes(first, second)[0] == "Code changed: krum."
+    older = {label: dataclasses.replace(row, code="") for label, row in second.rows.items()}
+    fd.arena.run(TWO, standing=dataclasses.replace(second, rows=older))
+    assert len(played) == 5
+
+
 @pytest.mark.thorough
 def test_without_a_standing_all_are_played_once_and_an_own_row_of_another_base_is_left_out(played, tmp_path):
     fd.arena.enter(clipped, arena=ARENA, out=tmp_path)
@@ -228,7 +242,7 @@ def test_a_defence_is_played_and_timed(tmp_path):
     assert np.asarray(row.accuracy).shape == (1, 2, 2)
     assert not row.failures
     assert row.choices[0]["setting"]["aggregator.max_norm"] in (0.1, 1.0)
-    summaries = list((tmp_path / row.key).glob("*/*/cells/*/summary.json"))
+    summaries = list(tmp_path.glob(f"{row.key}-{row.code}/*/*/cells/*/summary.json"))
     assert len(summaries) == 2 * 2 + 2 * 2  # two opponents: two settings tuned, two seeds tested
     seconds = [results.read_summary(path.parent)["seconds"] for path in summaries]
     assert row.seconds == pytest.approx(sum(seconds))

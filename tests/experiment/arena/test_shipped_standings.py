@@ -7,7 +7,7 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag.experiment.arena import play
 from fedjax_drag.experiment.arena.standing import SHIPPED
-from fedjax_drag.experiment.arena.trials import Trials, folder_of
+from fedjax_drag.experiment.arena.trials import Trials, key_of
 from fedjax_drag.experiment.sweep.summary_page import markdown
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "arena"
@@ -24,7 +24,7 @@ def test_it_was_played_by_its_configuration(name):
     standing, arena = fd.arena.read(name), fd.arena.load(CONFIGS / f"{name}.yaml")
     known = {entry.label: entry for entry in arena.entries}
     assert set(standing.rows) <= set(known)
-    assert [row.key for row in standing.rows.values()] == [folder_of(arena, known[label]) for label in standing.rows]
+    assert [row.key for row in standing.rows.values()] == [key_of(arena, known[label]) for label in standing.rows]
     begun = play.begin(arena.only(["fedavg"]), Trials(), standing)
     assert begun == standing
     assert all(row.passes is not None and not row.is_own for row in standing.rows.values())

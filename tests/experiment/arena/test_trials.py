@@ -133,6 +133,18 @@ def test_equal_accuracies_under_other_seeds_are_a_tie():
     assert choose([means])[0].setting == 0
 
 
+def test_a_model_that_is_not_finite_has_failed_and_does_not_count_as_chance():
+    arena = load_arena(PROTOCOL | {"tasks": {}, "entries": {}})
+    opponent, history = arena.opponents[0], {"validation_accuracy": np.float32([0.5, 0.1])}
+    cells = [
+        Cell({"seed": 7}, "done", "", history),
+        Cell({"seed": 8}, "diverged", "parameters are not finite after round 1", history),
+        Cell({"seed": 9}, "failed", "no memory", {}),
+    ]
+    found = [mean_over_seeds(arena, arena.entries[0], opponent, [cell]).item() for cell in cells]
+    np.testing.assert_allclose(found, [0.1, 0.0, 0.0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_choice_is_the_best_worst_case(seed):
     """By brute force; settings, strengths of each opponent, tasks, and accuracies with ties."""

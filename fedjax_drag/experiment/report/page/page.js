@@ -92,6 +92,20 @@
     show(); // a browser that goes back keeps what was selected
   });
 
+  document.querySelectorAll(".filter").forEach((bar) => {
+    const rows = [...bar.parentElement.querySelectorAll("tbody tr")];
+    const show = () => {
+      const text = bar.querySelector('[type="search"]').value.trim().toLowerCase();
+      const barred = [...bar.querySelectorAll('[type="checkbox"]:not(:checked)')].map((box) => box.value);
+      rows.forEach((row) => {
+        const needs = row.dataset.needs.split("|");
+        row.hidden = !row.dataset.words.toLowerCase().includes(text) || barred.some((need) => needs.includes(need));
+      });
+    };
+    bar.addEventListener("input", show);
+    show(); // a browser that goes back keeps what was entered
+  });
+
   document.querySelectorAll(".sortable thead th").forEach((head, column) => head.addEventListener("click", () => {
     const body = head.closest("table").tBodies[0];
     const up = head.getAttribute("aria-sort") === "descending";
