@@ -33,7 +33,7 @@ def test_a_row_has_the_interval_the_scale_and_the_setting(tmp_path):
     ]
     start = "| Fig. 4 | A \\| B | 0.50 |"
     assert f"{start} 0.46; +1.0 points | 3 | default, medium: rounds=5 | holds (undecided) |" in page
-    assert f"{start} so on 1 of 1 seeds | 1 | authors', full | undecided (decided by 6 seeds) |" in page
+    assert f"{start} so on 1 of 1 seeds | 1 | authors', full | undecided (6 seeds would decide) |" in page
     assert "| Fig. 5 | C |  | no data |  |  | cannot be run |" in page
     row = json.loads((tmp_path / published.JSON).read_text())[0]
     assert (row["seeds"], row["verdict"], row["overrides"]) == (3, "holds", ["rounds=5"])

@@ -92,6 +92,8 @@ def test_another_reading_has_the_cells_of_the_methods_that_it_did_not_run():
     ]
     assert both.origins == (Origin(), HERE)
     assert both.settings["compare.DRAG"] == {"aggregator.c": 1.0}
+    shorter = dataclasses.replace(known, settings=under | {"": {"rounds": 5}})
+    assert stored.completed(own, shorter) == own
     assert both.times == {"FedAvg": [1.0]}
 
 

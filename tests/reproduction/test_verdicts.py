@@ -8,6 +8,7 @@ from claim_cells import m, seeds, steady
 
 from fedjax_drag.experiment.build.experiment import read
 from fedjax_drag.experiment.sweep.outcome_table import Cell
+from reproduction import running
 from reproduction.judging import questions
 from reproduction.judging.claims import Claim
 from reproduction.judging.margins import FAILS, HOLDS, UNDECIDED
@@ -228,6 +229,7 @@ def test_another_reading_takes_the_other_methods_from_the_paper_s_and_judges_wha
         known, name="x_c", setting_of="x", setting="c", reading=("compare.DRAG.aggregator.c=1",)
     )
     monkeypatch.setattr(verdicts, "TARGETS", {"x": known, "x_c": again})
+    assert list(running._source(again)["compare"]) == ["DRAG"]
     ahead = lambda own: Claim("A paper", "Fig. 1", f"{own} is ahead", "", "x", questions.ahead(m(own), m("FedAvg")))
     monkeypatch.setattr(verdicts, "CLAIMS", (ahead("DRAG"), ahead("FLTrust")))
     others = seeds("FedAvg", 0.8, 0.8, 0.8) + seeds("FLTrust", 0.7, 0.7, 0.7)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from reproduction.judging.claims import Claim
 from reproduction.judging.margins import ALPHA, FAILS, HOLDS, UNDECIDED, Part, holm
-from reproduction.judging.more_seeds import deciding
+from reproduction.judging.more_seeds import MOST, deciding
 from reproduction.judging.outcome import NOT_MEASURED, MissingError
 from reproduction.papers import br_drag, calculated, clusterguard, drag, taco
 from reproduction.storing import settings, stored
@@ -71,11 +71,13 @@ class Verdict(NamedTuple):
 
     @property
     def needs(self) -> str:
-        """What would decide it, as text, if it is undecided: ``decided by 9 seeds``."""
+        """What would decide it, as text, if it is undecided: ``9 seeds would decide``."""
         if self.verdict != UNDECIDED:
             return ""
-        number, word = deciding(self.parts), self.parts[0].repeated
-        return "decided by more rounds" if math.isinf(number) else f"decided by {number:,.0f} {word}"
+        number = deciding(self.parts)
+        if math.isinf(number):
+            return "more rounds would decide"
+        return f"{'more than ' if number >= MOST else ''}{number:,.0f} {self.parts[0].repeated} would decide"
 
     @property
     def repeated(self) -> str:

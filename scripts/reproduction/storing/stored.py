@@ -95,7 +95,14 @@ def merged(earlier: Stored, later: Stored, name: str) -> Stored:
 
 
 def completed(own: Stored, other: Stored) -> Stored:
-    """``own`` with the cells of another setting for the methods that it did not run, as it has them no otherwise."""
+    """Another reading with the cells of the methods that it did not run, whose settings it does not change.
+
+    Args:
+      own: the reading.
+      other: the paper's; nothing is taken from it if it ran at another scale.
+    """
+    if own.settings[settings.COMMON] != other.settings[settings.COMMON]:
+        return own
     ran = {cell.values[METHOD] for cell in own.cells}
     kept = [index for index, cell in enumerate(other.cells) if cell.values[METHOD] not in ran]
     cells = (*own.cells, *(other.cells[index] for index in kept))
