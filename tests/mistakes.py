@@ -165,6 +165,13 @@ PARTS = (
         "power_of_choice: d=2",
         "from cohort_size to the number of clients",
     ),
+    Mistake("name of a clock", 'run(clock="constant")', "clock='constant'", "write fd.clocks.constant(...)"),
+    Mistake(
+        "buffers without a clock",
+        "run(selection=fd.selection.asynchronous(4))",
+        "selection=asynchronous",
+        "needs a clock, such as clock=fd.clocks.log_normal",
+    ),
     Mistake("name of a compressor", 'run(compression="sign")', "compression='sign'", "write fd.compression.sign(...)"),
     Mistake(
         "compressor whose errors add up",

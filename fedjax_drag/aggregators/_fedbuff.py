@@ -46,10 +46,11 @@ class fedbuff(StaleAggregator):
       that of the wrapped rule, and 4 passes; memory S x d
 
     References:
-      Nguyen et al., Federated learning with buffered asynchronous aggregation, AISTATS 2022, Algorithm 1, with the
-      weights 1 / sqrt(1 + tau) of its Section 3; the other weights are those of Xie, Koyejo and Gupta, Asynchronous
-      federated optimization, 2019. Interpretation: the sum is divided by the number of messages, as in the paper, and
-      not by the sum of their weights.
+      Nguyen et al., Federated learning with buffered asynchronous aggregation, AISTATS 2022, Algorithm 1, with its
+      weights 1 / sqrt(1 + tau); the other weights are those of Xie, Koyejo and Gupta, Asynchronous federated
+      optimization, 2019. Interpretation: the sum is divided by the number of messages, as in Algorithm 1, and not by
+      the sum of their weights. The authors' code (FLSim) also divides the weights by that of an average staleness,
+      which is a larger server_step_size.
     """
 
     server_step_size: Scalar = 1.0

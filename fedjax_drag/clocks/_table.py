@@ -50,7 +50,7 @@ _LEAST = 1e-30  # of what is to be above 0 in float32
 
 
 def table(
-    path: str | None = None,
+    file: str | None = None,
     seconds_per_step: str | Sequence[float] = "seconds_per_step",
     latency: str | float | Sequence[float] = 0.0,
     bandwidth: str | float | Sequence[float] | None = None,
@@ -61,8 +61,8 @@ def table(
     """Gives every client the speed of a device, from a CSV file or from numbers.
 
     Args:
-      path: of a CSV file whose first line names the columns, such as a table of phones; None where all columns are
-        given as numbers. A path is relative to the working directory.
+      file: path of a CSV file whose first line names the columns, such as a table of phones, relative to the working
+        directory; None where all columns are given as numbers.
       seconds_per_step: name of the column with the time of a local step, or one number for each device.
       latency: name of the column with the time that an answer takes beside that, or numbers, or one for all.
       bandwidth: name of the column with the speed of messages, both ways, or numbers, or one for all; None for messages
@@ -79,12 +79,12 @@ def table(
     """
     checks.positive("seconds", seconds)
     checks.positive("bytes_per_second", bytes_per_second)
-    columns = {} if path is None else _columns(path)
+    columns = {} if file is None else _columns(file)
 
     def numbers(name: str, given: Any, unit: float, low: float) -> np.ndarray:
         if isinstance(given, str):
             if given not in columns:
-                allowed = f"must be a column of path={path!r}: {', '.join(columns) or 'none'}"
+                allowed = f"must be a column of file={file!r}: {', '.join(columns) or 'none'}"
                 raise checks.ArgumentError(name, allowed, given=given)
             given = columns[given]
         try:
@@ -106,12 +106,12 @@ def table(
     return OfDevices(like(times[0]), like(times[1]), None if rates is None else like(rates), drawn)
 
 
-def _columns(path: str) -> dict[str, list[str]]:
+def _columns(file: str) -> dict[str, list[str]]:
     """The columns of a CSV file by name."""
     try:
-        with Path(path).open(newline="", encoding="utf-8") as stream:
+        with Path(file).open(newline="", encoding="utf-8") as stream:
             names, *lines = csv.reader(stream)
         return {name.strip(): [line[place] for line in lines if line] for place, name in enumerate(names)}
     except (OSError, ValueError, IndexError) as error:
         allowed = f"must be a CSV file with a line of names; {checks.first_line(error)}"
-        raise checks.ArgumentError("path", allowed, given=path) from None
+        raise checks.ArgumentError("file", allowed, given=file) from None

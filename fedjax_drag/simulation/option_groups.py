@@ -119,8 +119,7 @@ class Participation:
         there too.
       late: what a client sends that has not finished at the deadline: ``"partial"`` (default), what it has; or
         ``"drop"``, nothing.
-      deadline_seconds: with a ``clock``, simulated seconds after which the server waits no longer, > 0: who is later
-        sends nothing. Default None.
+      deadline_seconds: deadline in seconds of the ``clock``, > 0. Who is later sends nothing. Default None.
     """
 
     availability: Any = option(check_availability, default=None)

@@ -58,6 +58,17 @@ CONTESTANTS = {
     "availability": Contestant(
         "fedavg, a third away", lambda _: fd.aggregators.fedavg(), options={"availability": 2 / 3}
     ),
+    "clock": Contestant(
+        "fedavg, a clock", lambda _: fd.aggregators.fedavg(), options={"clock": fd.clocks.log_normal(sigma=1.0)}
+    ),
+    "asynchronous": Contestant(
+        "fedbuff, 2,000 at work",
+        lambda _: fd.aggregators.fedbuff(),
+        options={
+            "clock": fd.clocks.log_normal(sigma=1.0),
+            "selection": fd.selection.asynchronous(2000, max_staleness=8),
+        },
+    ),
     "root": Contestant("br_drag, root data of all", lambda _: fd.aggregators.br_drag()),
     "host": Contestant("scaffold, host", lambda number: fd.algorithms.scaffold(number), True, {"client_state": "host"}),
     "disk": Contestant("scaffold, disk", lambda number: fd.algorithms.scaffold(number), True, {"client_state": "disk"}),

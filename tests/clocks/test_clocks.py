@@ -91,8 +91,8 @@ def test_numbers_can_be_traced():
         (lambda: clocks.log_normal(jitter=-1), "jitter=-1"),
         (lambda: clocks.attackers(clocks.constant(), 0), "factor=0"),
         (lambda: clocks.attackers("constant", 1.0), "clock='constant': must be a clock.*write fd.clocks.constant"),
-        (lambda: clocks.table("nowhere.csv"), "path='nowhere.csv': must be a CSV file.*No such file"),
-        (lambda: clocks.table(), "seconds_per_step='seconds_per_step': must be a column of path=None: none"),
+        (lambda: clocks.table("nowhere.csv"), "file='nowhere.csv': must be a CSV file.*No such file"),
+        (lambda: clocks.table(), "seconds_per_step='seconds_per_step': must be a column of file=None: none"),
         (lambda: clocks.table(seconds_per_step=[1.0, -1.0]), "seconds_per_step: must be finite and >= 0"),
         (lambda: clocks.table(seconds_per_step=[1.0], bandwidth=[0.0]), "bandwidth: must be finite and > 0"),
         (lambda: clocks.table(seconds_per_step=["fast"]), "seconds_per_step=.*must be numbers"),
@@ -108,7 +108,7 @@ def test_refused(make, message):
 
 def test_a_file_that_lacks_a_column(tmp_path):
     (tmp_path / "short.csv").write_text("a,b\n1,2\n3\n")
-    with pytest.raises(ValueError, match=r"path=.*must be a CSV file"):
+    with pytest.raises(ValueError, match=r"file=.*must be a CSV file"):
         clocks.table(str(tmp_path / "short.csv"))
     (tmp_path / "whole.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r"seconds_per_step='c': must be a column of .*: a, b"):

@@ -18,6 +18,7 @@ COMPONENTS = {
     "round_robin": "round_robin",
     "power_of_choice": {"name": "power_of_choice", "d": 6, "batch_size": 3},
     "oort": {"name": "oort", "exploration": 0.5},
+    "asynchronous": {"name": "asynchronous", "concurrency": 4, "max_staleness": 8},
 }
 
 
@@ -55,6 +56,7 @@ def test_one_of_ones_own(tmp_path):
         ({"name": "power_of_choice", "d": 0}, "selection.d=0: must be an integer >= 1"),
         ({"name": "power_of_choice", "d": 6, "loss": "worst"}, "selection.loss='worst': must be one of local, last"),
         ({"name": "oort", "decay": 2}, "selection.decay=2: must be in (0, 1]"),
+        ({"name": "asynchronous", "concurrency": 0}, "selection.concurrency=0: must be an integer >= 1"),
     ],
     ids=str,
 )

@@ -101,7 +101,7 @@ class Config(EarlyStopping, Measurement, Execution, Adversary, Participation, Lo
       compression: what each client's message goes through, or None.
       downlink_compression: what the difference goes through that the server broadcasts, or None.
       selection: who of the clients that can be drawn takes part in a round, or None for uniform draws.
-      clock: how long clients take in simulated seconds, or None where time is not simulated.
+      clock: how long clients take, or None.
       rounds: communication rounds.
       cohort_size: clients in a round, S.
       step_size: local step size, a number or a schedule.
