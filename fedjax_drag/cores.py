@@ -18,6 +18,8 @@ ENVIRONMENT_VARIABLE = "FEDJAX_DRAG_USE_CORES"
 """``1`` calls :func:`use_cores` when the package is imported."""
 
 _FLAG = "xla_force_host_platform_device_count"
+_PATIENCE = "xla_cpu_collective_call_terminate_timeout_seconds"
+_DAY = 24 * 60 * 60
 
 ROOT = Path("/sys/fs/cgroup")
 OF_PROCESS = Path("/proc/self/cgroup")
@@ -42,6 +44,7 @@ def use_cores(number: int | None = None) -> None:
     if number is not None:
         checks.count("number", number, 1)
     wanted = number or num_cores()
+    wait_for_each_other()
     try:
         jax.config.update("jax_num_cpu_devices", wanted)
     except RuntimeError:
@@ -70,8 +73,19 @@ def one_device_per_core() -> None:
     """:func:`use_cores` of a command, unless the user's environment or a started JAX has decided the number."""
     if jax.config.values["jax_num_cpu_devices"] > 0 or _FLAG in os.environ.get("XLA_FLAGS", ""):
         return
+    wait_for_each_other()
     with contextlib.suppress(RuntimeError):  # called within a program that has started JAX
         jax.config.update("jax_num_cpu_devices", num_cores())
+
+
+def wait_for_each_other() -> None:
+    """Lets a device wait a day for another, unless the user's ``XLA_FLAGS`` say how long.
+
+    By itself XLA ends the process where one is 40 s late, as with more local steps or on a machine that others use.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _PATIENCE not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --{_PATIENCE}={_DAY}".strip()
 
 
 def start() -> None:

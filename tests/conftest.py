@@ -29,6 +29,9 @@ jax.config.update("jax_compilation_cache_dir", os.environ["FEDJAX_DRAG_TEST_CACH
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
+# A device waits for another at most 40 s by itself, which is too short beside other work: XLA then ends the process.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_collective_call_terminate_timeout_seconds=3600"
+
 # Tests compile for seconds what runs for microseconds. Later versions end over flags that they do not know.
 if jax.__version_info__ < (0, 11):
     FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"

@@ -96,3 +96,12 @@ def test_cores_are_those_that_the_process_may_use(monkeypatch, tmp_path):
     assert cores.num_cores() == 1
     monkeypatch.setattr(cores, "OF_PROCESS", tmp_path / "missing")
     assert cores.num_cores() == 16
+
+
+def test_a_device_waits_for_another_as_long_as_the_user_says_or_a_day(monkeypatch):
+    flag = "--xla_cpu_collective_call_terminate_timeout_seconds"
+    for given, wanted in [("", f"{flag}=86400"), ("--a=1", f"--a=1 {flag}=86400"), (f"{flag}=5", f"{flag}=5")]:
+        monkeypatch.setenv("XLA_FLAGS", given)
+        cores.wait_for_each_other()
+        cores.wait_for_each_other()
+        assert os.environ["XLA_FLAGS"] == wanted

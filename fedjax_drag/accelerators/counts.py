@@ -130,6 +130,17 @@ class Work(NamedTuple):
         loops = self.open_loops - other.open_loops
         return Work(self.each - other.each, collectives, loops)
 
+    def and_then(self, other: "Work", times: int = 1) -> "Work":
+        """What is done before another program that is run ``times`` over, and by it."""
+        kinds = self.collectives.keys() | other.collectives.keys()
+        pairs = {kind: (self.exchanges(kind), other.exchanges(kind)) for kind in sorted(kinds)}
+        collectives = {
+            kind: Collective(one.times + times * then.times, one.bytes + times * then.bytes)
+            for kind, (one, then) in pairs.items()
+        }
+        each = Counter({kernel: times * number for kernel, number in other.each.items()})
+        return Work(self.each + each, collectives, self.open_loops + other.open_loops)
+
     def exchanges(self, kind: str) -> Collective:
         """The collectives of one kind; there may be none."""
         return self.collectives.get(kind, Collective(0, 0))

@@ -1,6 +1,6 @@
 """Transformer decoder for next tokens, and the block that it shares with the vision transformer."""
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -11,10 +11,19 @@ from fedjax_drag import checks
 
 Initializer = nn.initializers.Initializer
 
-BLOCK_SHARDING = (
+SCANNED = "blocks"
+"""Name of the parameters of all blocks, stacked, where one loop goes over them."""
+
+_OF_BLOCK = (
     ("(query|key|value|mlp_in)/kernel$", PartitionSpec(None, "model")),
     ("(query|key|value|mlp_in)/bias$", PartitionSpec("model")),
     ("(out|mlp_out)/kernel$", PartitionSpec("model", None)),
+)
+BLOCK_SHARDING = (
+    *((f"{SCANNED}/{path}", PartitionSpec(None, *spec)) for path, spec in _OF_BLOCK),
+    *_OF_BLOCK,
+    # Divided, they would divide the states, which every layer would gather.
+    ("(positions|patches/kernel)$", PartitionSpec()),
 )
 """How an axis ``"model"`` of a mesh divides a :class:`Block`: heads, and the inner states of the perceptron. Each
 device computes its share of them by itself, and the devices add up what leaves the two (Shoeybi et al., Megatron-LM:
@@ -67,6 +76,26 @@ class Block(nn.Module):
         return x + dense(width, "mlp_out")(state)
 
 
+def through_blocks(
+    x: Float[Array, "batch length width"], size: Size, scan_layers: bool, **block: Any
+) -> Float[Array, "batch length width"]:
+    """States after all blocks of the module that calls it.
+
+    Args:
+      x: before them.
+      size: of the blocks.
+      scan_layers: whether one loop goes over them; their parameters then have a leading axis of layers.
+      **block: the other attributes of :class:`Block`.
+    """
+    if scan_layers:
+        step = lambda block, x, _: (block(x), None)
+        scan = nn.scan(step, variable_axes={"params": 0}, split_rngs={"params": True}, length=size.layers)
+        return scan(Block(size.heads, **block, name=SCANNED), x, None)[0]
+    for _ in range(size.layers):
+        x = Block(size.heads, **block)(x)
+    return x
+
+
 class Transformer(nn.Module):
     """Decoder of GPT-2, without dropout: learned positions, and one matrix for tokens in and out.
 
@@ -75,6 +104,7 @@ class Transformer(nn.Module):
       size: of the blocks.
       max_length: of a text.
       return_sequences: whether there are logits for each position or for the last only.
+      scan_layers: whether one loop goes over the blocks.
     """
 
     sharding_rules: ClassVar = BLOCK_SHARDING
@@ -83,6 +113,7 @@ class Transformer(nn.Module):
     size: Size
     max_length: int
     return_sequences: bool
+    scan_layers: bool = False
 
     @nn.compact
     def __call__(self, tokens: Int[Array, "batch length"]) -> Float[Array, "batch *length classes"]:
@@ -93,8 +124,7 @@ class Transformer(nn.Module):
         embedding = nn.Embed(self.num_classes, self.size.width, embedding_init=small, name="tokens")
         positions = self.param("positions", nn.initializers.normal(0.01), (self.max_length, self.size.width))
         x = embedding(tokens) + positions[: tokens.shape[-1]]
-        for _ in range(self.size.layers):
-            x = Block(self.size.heads, is_causal=True)(x)
+        x = through_blocks(x, self.size, self.scan_layers, is_causal=True)
         if not self.return_sequences:
             x = x[:, -1]
         return embedding.attend(nn.LayerNorm(1e-5)(x))
@@ -108,6 +138,7 @@ def transformer(
     width: int = 128,
     max_length: int = 1024,
     return_sequences: bool = False,
+    scan_layers: bool = False,
 ) -> Transformer:
     """Builds a transformer decoder that predicts next tokens, GPT-2 without its dropout.
 
@@ -121,6 +152,8 @@ def transformer(
       max_length: most tokens of a text.
       return_sequences: True for logits at each position, ``[B, L, C]``, as for targets ``[B, L]``; False for those
         after the last only, ``[B, C]``.
+      scan_layers: True for one loop over the blocks, which compiles in the time of one block: for deep models. The
+        parameters of ``Block_0``, ``Block_1`` and so on are then those of ``blocks``, stacked.
 
     Returns:
       A Flax module: tokens ``[B, L]`` to logits.
@@ -141,7 +174,7 @@ def transformer(
     check_size(shape)
     checks.count("num_classes", num_classes, 1)
     checks.count("max_length", max_length, 1)
-    return Transformer(num_classes, shape, max_length, bool(return_sequences))
+    return Transformer(num_classes, shape, max_length, bool(return_sequences), bool(scan_layers))
 
 
 def check_size(size: Size) -> None:

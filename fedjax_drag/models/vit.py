@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks
-from fedjax_drag.models.transformer import BLOCK_SHARDING, Block, Size, check_size
+from fedjax_drag.models.transformer import BLOCK_SHARDING, Size, check_size, through_blocks
 
 SIZES = {
     "ti": Size(12, 3, 192),
@@ -26,6 +26,7 @@ class ViT(nn.Module):
       num_classes: number of logits.
       size: of the blocks.
       patch: side of a patch in pixels.
+      scan_layers: whether one loop goes over the blocks.
     """
 
     sharding_rules: ClassVar = BLOCK_SHARDING
@@ -33,6 +34,7 @@ class ViT(nn.Module):
     num_classes: int
     size: Size
     patch: int
+    scan_layers: bool = False
 
     @nn.compact
     def __call__(self, images: Float[Array, "batch height width channels"]) -> Float[Array, "batch classes"]:
@@ -48,8 +50,8 @@ class ViT(nn.Module):
         token = self.param("class", nn.initializers.zeros, (1, 1, self.size.width))
         x = jnp.concatenate([jnp.broadcast_to(token, (batch, 1, self.size.width)).astype(x.dtype), x], 1)
         x = x + self.param("positions", nn.initializers.normal(0.02), x.shape[1:])
-        for _ in range(self.size.layers):
-            x = Block(self.size.heads, is_causal=False, epsilon=1e-6, kernel_init=nn.initializers.xavier_uniform())(x)
+        block = {"is_causal": False, "epsilon": 1e-6, "kernel_init": nn.initializers.xavier_uniform()}
+        x = through_blocks(x, self.size, self.scan_layers, **block)
         return nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name="head")(nn.LayerNorm(1e-6)(x[:, 0]))
 
 
@@ -60,6 +62,7 @@ def vit(
     heads: int = 4,
     width: int = 64,
     patch: int | None = None,
+    scan_layers: bool = False,
 ) -> ViT:
     """Builds a vision transformer, without dropout.
 
@@ -70,6 +73,7 @@ def vit(
       heads: of each block's attention; must divide ``width``.
       width: of the states.
       patch: side of a patch in pixels, which divides the images' sides; default 16 with a ``size``, else 4.
+      scan_layers: as of :func:`~fedjax_drag.models.transformer`.
 
     Returns:
       A Flax module: images ``[B, H, W, C]`` to logits ``[B, num_classes]``.
@@ -90,4 +94,4 @@ def vit(
     patch = patch if patch is not None else 4 if size is None else 16
     checks.count("num_classes", num_classes, 1)
     checks.count("patch", patch, 1)
-    return ViT(num_classes, shape, patch)
+    return ViT(num_classes, shape, patch, bool(scan_layers))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 from sklearn import metrics as sklearn
+from sklearn.calibration import calibration_curve
 
 import fedjax_drag as fd
 from fedjax_drag.simulation.batch import prepare_batch
@@ -28,6 +29,14 @@ def softmax(outputs):
     return np.asarray(jax.nn.softmax(outputs))
 
 
+def calibration_error(targets, outputs, bins=15):
+    """From scikit-learn's means of the bins that are not empty."""
+    confidence, right = softmax(outputs).max(1), outputs.argmax(1) == targets
+    share, mean = calibration_curve(right, confidence, n_bins=bins)
+    number = np.histogram(confidence, np.linspace(0, 1, bins + 1))[0]
+    return (number[number > 0] * np.abs(share - mean)).sum() / len(targets)
+
+
 TASKS = {
     "classes": (
         SCORES.argmax(1),
@@ -38,6 +47,7 @@ TASKS = {
             fd.metrics.precision(): average(sklearn.precision_score),
             fd.metrics.recall(): average(sklearn.recall_score),
             fd.metrics.top_k_accuracy(k=2): lambda y, out: sklearn.top_k_accuracy_score(y, out, k=2, labels=range(4)),
+            fd.metrics.calibration_error(): calibration_error,
             fd.metrics.perplexity(): lambda y, out: np.exp(sklearn.log_loss(y, softmax(out), labels=range(4))),
             fd.metrics.auc(bins=BINS): lambda y, out: sklearn.roc_auc_score(y, softmax(out), multi_class="ovr"),
         },

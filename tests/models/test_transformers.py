@@ -100,6 +100,41 @@ def test_what_does_not_fit_a_transformer_is_refused():
         jax.eval_shape(VIT.init, jax.random.key(0), np.zeros((1, 8, 10, 1)))
 
 
+def stacked(params):
+    """Parameters of two blocks as those of a loop over them."""
+    first, second = (params.pop(f"Block_{index}") for index in range(2))
+    return params | {"blocks": jax.tree.map(lambda *leaves: np.stack(leaves), first, second)}
+
+
+@pytest.mark.parametrize(("name", "x"), [("transformer", TOKENS), ("vit", IMAGES)])
+def test_a_loop_over_the_blocks_is_the_same_model(name, x):
+    options = {"num_classes": 11, "layers": 2, "heads": 2, "width": 8}
+    plain, looped = (getattr(models, name)(**options, scan_layers=scan) for scan in (False, True))
+    params = random_params(plain, x)["params"]
+    wanted = plain.apply({"params": params}, x)
+    loss = lambda model: lambda params: (model.apply({"params": params}, x) ** 2).sum()
+    gradient = stacked(jax.grad(loss(plain))(params))
+    own = stacked(params)
+    shapes = lambda tree: jax.tree.map(np.shape, tree)
+    drawn = looped.init(jax.random.key(0), x)["params"]
+    assert shapes(drawn) == shapes(own)
+    kernel = drawn["blocks"]["mlp_in"]["kernel"]
+    assert not np.allclose(kernel[0], kernel[1])
+    np.testing.assert_allclose(looped.apply({"params": own}, x), wanted, rtol=1e-5, atol=1e-6)
+    found = jax.grad(loss(looped))(own)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, gradient)
+
+
+def test_adapters_in_a_loop_over_the_blocks():
+    adapted, looped = (
+        models.lora(models.transformer(11, layers=2, heads=2, width=8, scan_layers=scan), targets="query")
+        for scan in (False, True)
+    )
+    params = random_params(adapted, TOKENS)["params"]
+    wanted = adapted.apply({"params": params}, TOKENS)
+    np.testing.assert_allclose(looped.apply({"params": stacked(params)}, TOKENS), wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_an_lstm_that_returns_sequences_gives_at_each_position_what_the_other_gives_for_the_text_so_far():
     options = {"num_classes": 11, "embedding": 3, "hidden": 5, "layers": 2}
     sequences, last = models.lstm(**options, return_sequences=True), models.lstm(**options)

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from fedjax_drag.accelerators import counts
 from fedjax_drag.accelerators.counts import Memory, Work
 from fedjax_drag.accelerators.targets import Chip, Target
+from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.model_sharding import num_shares
 from fedjax_drag.simulation.planning.setup import steps_of_clients
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
@@ -61,7 +62,7 @@ class Compiled(NamedTuple):
 
     Attributes:
       advance: memory of the first on each device.
-      evaluate: memory of the second.
+      evaluate: memory of the second; of the programs for evaluations that which needs most.
       round: work of one round.
       evaluation: work of one evaluation.
       seconds: about how long they take for all rounds.
@@ -102,10 +103,18 @@ def compile_programs(lowered: Any, settings: Settings, mesh: Mesh | None, chip: 
     text, lengths = advance.as_text(), {LOCAL_STEPS: typical_steps(settings, lowered.batching, mesh)}
     call, whole = (counts.work_of(text, {**lengths, ROUNDS: times}) for times in (0, 1))
     of_round, evaluation = whole.beside(call), counts.work_of(evaluate.as_text())
+    evaluated = counts.memory_of(evaluate)
+    if (own := getattr(lowered.programs, "evaluate_own", None)) is not None:  # cells have it in their evaluation
+        own_models = compiled(own)
+        at_once = settings.data.num_clients if settings.client_state == DEVICE else settings.cohort_size
+        times = math.ceil(settings.data.num_clients / at_once)
+        evaluation = evaluation.and_then(counts.work_of(own_models.as_text()), times)
+        own_memory = counts.memory_of(own_models)
+        evaluated = max(evaluated, own_memory, key=lambda memory: memory.output + memory.temporary)
     calls = math.ceil(settings.num_rounds / (settings.rounds_per_compile or settings.eval_every))
     parts = [(settings.num_rounds, of_round), (calls, call), (num_evaluations(settings), evaluation)]
     seconds = sum(times * work.seconds(chip) for times, work in parts)
-    return Compiled(counts.memory_of(advance), counts.memory_of(evaluate), of_round, evaluation, seconds)
+    return Compiled(counts.memory_of(advance), evaluated, of_round, evaluation, seconds)
 
 
 def compiled(lowered: Any) -> Any:
