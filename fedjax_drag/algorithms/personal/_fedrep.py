@@ -27,7 +27,7 @@ class fedrep(LayeredMethod):
     Args:
       layers: patterns of the paths of the head, which clients keep, such as ``"Dense_1"``.
       head_steps: local steps on the head, at least 1, and fewer than a client takes in all; with as many the
-        representation stays as it is. Or, in (0, 1), the share of them: 0.5 with ``local_epochs=2`` is an epoch of each.
+        representation stays as it is. Or, in (0, 1), their share: 0.5 with ``local_epochs=2`` is an epoch of each.
       aggregator: rule that takes the place of the mean of the deltas; default
         :func:`~fedjax_drag.aggregators.fedavg`.
 
