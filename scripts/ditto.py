@@ -29,13 +29,7 @@ ATTACKS = ("none", "labels flipped", "signs flipped")
 FIGURES = {"mean": "mean of the clients", "worst_tenth": "worst tenth of the clients"}
 ALONE = "alone"
 RULES = {"fedavg": "FedAvg", "krum": "Krum", "br_drag": "BR-DRAG"}
-METHODS = (
-    ALONE,
-    *RULES.values(),
-    "Ditto 0.1",
-    "Ditto 1",
-    *(f"Ditto {lam} over {r}" for r in ("Krum", "BR-DRAG") for lam in ("0.1", "1")),
-)
+METHODS = (ALONE, *RULES.values(), "Ditto 0.1", "Ditto 1", "Ditto 1 over Krum", "Ditto 1 over BR-DRAG")
 
 
 class Place(NamedTuple):
@@ -94,20 +88,22 @@ def draw(found: Figures, betas: list[float], file: Path) -> None:
     """The means over the seeds with their intervals: a row of panels for each beta, a panel for each figure."""
     from matplotlib.figure import Figure
 
-    shown = Figure(figsize=(11, 4 * len(betas)), layout="constrained")
+    shown = Figure(figsize=(11, 3.5 * len(betas)), layout="constrained")
     panels = shown.subplots(len(betas), len(FIGURES), squeeze=False)
+    methods = [method for method in reversed(METHODS) if any(place.method == method for place in found)]
+    colours = dict(zip(ATTACKS, ("C0", "C1", "C3"), strict=True))
     for (beta, figure), axes in zip(itertools.product(betas, FIGURES), panels.flat, strict=True):
-        for index, method in enumerate(reversed(METHODS)):
-            for attack, colour, shift in zip(ATTACKS, ("C0", "C1", "C3"), (0.2, 0.0, -0.2), strict=True):
-                if values := found.get(Place(method, beta, attack, figure)):
-                    mean, half = estimate(100 * np.array(list(values.values())))
-                    label = attack if index == 0 else None
-                    axes.errorbar(mean, index + shift, xerr=half, fmt="o", color=colour, markersize=4, label=label)
-        axes.set_yticks(range(len(METHODS)), reversed(METHODS))
+        for (row, method), (shift, attack) in itertools.product(enumerate(methods), enumerate(ATTACKS, -1)):
+            if values := found.get(Place(method, beta, attack, figure)):
+                mean, half = estimate(100 * np.array(list(values.values())))
+                axes.errorbar(mean, row - shift / 5, xerr=half, fmt="o", color=colours[attack], markersize=4)
+        axes.set_yticks(range(len(methods)), methods)
         axes.set_title(f"Dirichlet({beta:g}): {FIGURES[figure]}")
         axes.set_xlabel("accuracy on a client's own examples, %")
         axes.grid(axis="x", alpha=0.3)
-    panels.flat[0].legend(loc="lower left")
+    for attack, colour in colours.items():
+        panels.flat[0].plot([], [], "o", color=colour, label=attack)
+    panels.flat[0].legend(loc="upper left")
     shown.savefig(file, dpi=110)
 
 
