@@ -30,6 +30,7 @@ _VARIANTS = {
     "pooled_once": _Variant(3, (32, 64), 128, "VALID", first_pooled=1),
     "bucketing": _Variant(3, (32, 64), 128, "VALID", first_pooled=1, last_relu=False, drops_channels=True),
     "mnist": _Variant(5, (20, 50), 500, "VALID"),
+    "pfllib": _Variant(5, (32, 64), 512, "VALID"),
     "small": _Variant(3, (8, 16), 32),
 }
 
@@ -100,6 +101,7 @@ def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0
     | ``pooled_once`` | 3x3: 32, 64, not padded, only the second pooled | 128 | 1,626,442 for 32x32x3 and 10 classes |
     | ``bucketing`` | as ``pooled_once``, the second without ReLU | 128 | 1,199,882 for 28x28x1 and 10 classes |
     | ``mnist`` | 5x5: 20, 50, not padded | 500 | 431,080 for 28x28x1 and 10 classes |
+    | ``pfllib`` | 5x5: 32, 64, not padded | 512 | 582,026 for 28x28x1 and 10 classes |
     | ``small`` | 3x3: 8, 16 | 32 | 3,658 for 8x8x1 and 10 classes |
 
     Args:
@@ -107,14 +109,15 @@ def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0
       variant: a row of the table.
       dropout: rates in [0, 1) after the convolutions and after the hidden dense layer. ``pooled_once`` with
         ``(0.25, 0.5)`` is the CIFAR-10 network of the benchmarks of pfl-research, ``mnist`` without dropout the
-        ``cnn_mnist`` of ByzFL, ``bucketing`` with ``(0.25, 0.5)``, which drops whole channels, the network of
-        Karimireddy, He and Jaggi (Byzantine-robust learning on heterogeneous datasets via bucketing, 2022).
+        ``cnn_mnist`` of ByzFL, ``pfllib`` the ``FedAvgCNN`` of PFLlib, ``bucketing`` with ``(0.25, 0.5)``, which drops
+        whole channels, the network of Karimireddy, He and Jaggi (Byzantine-robust learning on heterogeneous datasets
+        via bucketing, 2022).
       init: how its parameters begin: ``"flax"``, ``"torch"`` or ``"normal"``
         (:mod:`~fedjax_drag.models.initialisation`).
 
     Returns:
       A Flax module: images ``[B, H, W, C]`` to logits ``[B, num_classes]``. Height and width must be at
-      least 4, for ``pooled_once`` and ``bucketing`` 6, for ``cifar100`` 8, for ``mnist`` 16.
+      least 4, for ``pooled_once`` and ``bucketing`` 6, for ``cifar100`` 8, for ``mnist`` and ``pfllib`` 16.
 
     Raises:
       ValueError: if an argument is not allowed.

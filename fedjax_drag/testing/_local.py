@@ -75,9 +75,9 @@ def step(rule: ClientRule, w: Params, carry: Any, downlink: Downlink, batch: Bat
 
 def local_pass(rule: ClientRule, downlink: Downlink, data: Batch, loop: bool = False) -> Uplink:
     """What a client sends after a step on each mini-batch ``[U, B]``; by a Python loop or by a scan."""
-    downlink = rule.receive(downlink, functools.partial(loss, data))
-    w, carry = beginning(rule, downlink.start), rule.begin(downlink)
     steps = jax.tree.leaves(data)[0].shape[0]
+    downlink = rule.receive(downlink, functools.partial(loss, data))._replace(num_steps=steps)
+    w, carry = beginning(rule, downlink.start), rule.begin(downlink)
     if loop:
         for index in range(steps):
             w, carry = step(rule, w, carry, downlink, jax.tree.map(lambda x, i=index: x[i], data))

@@ -42,11 +42,13 @@ class Downlink(NamedTuple):
       start: parameters from which every client starts, like ``params``.
       shared: pytree that is the same for all clients.
       own: pytree with a leading axis ``[S]``: one row for each client of the round.
+      num_steps: local steps that the client takes, scalar; known in a local pass, None elsewhere.
     """
 
     start: Params
     shared: Any = ()
     own: Any = ()
+    num_steps: Any = None
 
 
 class ClientParams(NamedTuple):

@@ -16,6 +16,7 @@ CASES = [
     (models.cnn(100, variant="cifar100"), (32, 32, 3), 632_420),
     (models.cnn(10, variant="pooled_once"), (32, 32, 3), 1_626_442),
     (models.cnn(10, variant="bucketing"), (28, 28, 1), 1_199_882),
+    (models.cnn(10, variant="pfllib"), (28, 28, 1), 582_026),
     (models.cnn(10, variant="mnist"), (28, 28, 1), 431_080),
     (models.cnn(10, variant="small"), (8, 8, 1), 3_658),
     (models.lenet(10), (28, 28, 1), 44_426),

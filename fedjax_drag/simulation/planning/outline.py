@@ -109,7 +109,8 @@ def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Up
         start: Params, carry: Any, downlink: Downlink, batch: Batch, gradients: Sequence[Params]
     ) -> tuple[Params, Any]:
         keyed: dict[str, Any] = {"key": jax.random.key(0)} if client.keyed else {}
-        return client.direction(counter.restart(gradients), start, carry, downlink, batch, **keyed)
+        told = downlink._replace(num_steps=1)
+        return client.direction(counter.restart(gradients), start, carry, told, batch, **keyed)
 
     jax.eval_shape(direction, start, carry, downlink, batch, [])
     number = counter.calls

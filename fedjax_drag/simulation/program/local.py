@@ -148,12 +148,13 @@ def local_pass(
         w = jax.tree.map(lambda p, d: (p - step_size * d).astype(p.dtype), w, direction)
         return Position(w, after, carry, optimizer_state), loss
 
-    start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs, given.keys)
     taken: Any = jax.tree.leaves(drawn)[0].shape[0] if real is None else real.any(1).sum()
+    taken = taken if num_steps is None else jnp.minimum(taken, num_steps)
+    downlink = downlink._replace(num_steps=taken)
+    start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs, given.keys)
     if real is None and num_steps is None:
         end, loss = _all_steps(step, start, each, first_apart=at_once and taken <= _FEW_STEPS)
     else:
-        taken = taken if num_steps is None else jnp.minimum(taken, num_steps)
         end, loss = _own_steps(step, start, each, real, taken)
     total_step_size = taken * jnp.asarray(step_size)
     aux = client.report(downlink, end.params, end.carry, total_step_size)

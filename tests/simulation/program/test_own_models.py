@@ -126,6 +126,23 @@ def test_layers_that_stay_are_in_no_message_and_the_others_are_all_that_rules_se
     assert np.isnan(result.history["own_accuracy"][-1]).sum() == 2, "of malicious clients"
 
 
+def test_fedrep_takes_a_share_of_each_clients_own_steps(settings):
+    """Two epochs of clients with one and three batches: half of their steps are one epoch, on the head."""
+    sizes = (4, 12)
+    draw = np.random.default_rng(0).standard_normal
+    own = [(draw((size, 3), np.float32), np.arange(size) % 2) for size in sizes]
+    data = fd.data.from_clients(own, test=own[0], num_classes=10)
+    few = {"model": TwoLayers(), "data": data, "cohort_size": 2, "num_rounds": 1, "eval_every": 1, "local_steps": None}
+    few |= {"local_epochs": 2, "batch_size": 4, "num_byzantine": 0}
+    heads = lambda steps: fd.simulate(fedrep("head", steps), **settings(**few)).state.clients.own.rows["head"]
+    by_share = heads(0.5)
+    for client, steps in enumerate((1, 3)):
+        of_client = lambda leaf, client=client: np.asarray(leaf[client])
+        same_bits(jax.tree.map(of_client, by_share), jax.tree.map(of_client, heads(steps)))
+    with pytest.raises(ValueError, match="head_steps"):
+        fedrep("head", 1.5)
+
+
 METHODS = {"ditto": ditto(), "fedrep": fedrep("head", head_steps=1), "fine_tune": fine_tune(2)}
 every_method = pytest.mark.parametrize("name", METHODS)
 
