@@ -25,6 +25,7 @@ from fedjax_drag.aggregators._foolsgold import foolsgold
 from fedjax_drag.aggregators._foolsgold_taco import foolsgold_taco
 from fedjax_drag.aggregators._geomed import geomed
 from fedjax_drag.aggregators._geometric_median import geometric_median
+from fedjax_drag.aggregators._hierarchical import hierarchical
 from fedjax_drag.aggregators._krum import krum
 from fedjax_drag.aggregators._mda import mda
 from fedjax_drag.aggregators._meamed import meamed
@@ -101,4 +102,5 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "clipping",
     "arc",
     "rescaled_mean",
+    "hierarchical",
 ]

@@ -16,6 +16,8 @@ KINDS = (
     "attacks",
     "compressors",
     "selections",
+    "graphs",
+    "mixings",
     "datasets",
     "partitions",
     "models",

@@ -422,6 +422,7 @@ MOVED_BY_ONE = {
     "foolsgold",
     "foolsgold_taco",
     "rescaled_mean",
+    "hierarchical",
 }
 """Rules that a single long delta may move anywhere, with these arguments."""
 

@@ -17,6 +17,8 @@ import optax
 from fedjax_drag.compression import Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.config.own import short
+from fedjax_drag.graphs import Graph
+from fedjax_drag.graphs.mixing import Mixing
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.selection import Selection
 from fedjax_drag.simulation.options import ALIASES
@@ -91,6 +93,16 @@ KINDS = (
     ),
     ComponentKind(
         ("selection",), "selections", (Selection,), modules=("selection",), optional=True, others=("Selection",)
+    ),
+    ComponentKind(("graph",), "graphs", (Graph,), nested=True, argument_only=True, others=("Graph", "spectral_gap")),
+    ComponentKind(
+        ("mixing",),
+        "mixings",
+        (Mixing,),
+        modules=("graphs.mixing",),
+        nested=True,
+        argument_only=True,
+        others=("Mixing",),
     ),
     ComponentKind(("data",), "datasets", (FederatedDataset,), modules=(), supplied=("name",)),
     ComponentKind(
