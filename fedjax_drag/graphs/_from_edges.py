@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,8 @@ class from_edges(Graph):
         those of Metropolis and Hastings; or a text file with one of them in each line, between spaces or commas.
 
     Raises:
-      ValueError: when a run starts, if the file cannot be read, an edge is no pair of different clients, or the weights
-        of a client's edges are negative or sum to more than 1.
+      ValueError: if the file cannot be read; when a run starts, if an edge is no pair of different clients, or the
+        weights of a client's edges are negative or sum to more than 1.
 
     Examples:
       >>> star = fd.graphs.from_edges([(0, i) for i in range(1, 10)])
@@ -27,10 +28,15 @@ class from_edges(Graph):
     edges: str | Sequence[Sequence[float]]
 
     def __post_init__(self) -> None:
-        if isinstance(self.edges, str | Path):
-            object.__setattr__(self, "edges", str(self.edges))
-        else:
-            object.__setattr__(self, "edges", tuple(map(tuple, self.edges)))  # which has a hash
+        rows: Any = self.edges
+        if isinstance(self.edges, str):
+            try:
+                lines = Path(self.edges).read_text(encoding="utf-8").splitlines()
+                rows = [tuple(map(float, line.replace(",", " ").split())) for line in lines if line.strip()]
+            except (OSError, ValueError) as error:
+                allowed = f"must be a file with two or three numbers in each line; {first_line(error)}"
+                raise ArgumentError("edges", allowed, given=self.edges) from None
+        object.__setattr__(self, "edges", tuple(map(tuple, rows)))  # which has a hash
         super().__post_init__()
 
     def adjacency(self, num_nodes: int) -> np.ndarray:
@@ -49,11 +55,9 @@ class from_edges(Graph):
         """The edges, ``[E, 2]`` or ``[E, 3]``."""
         allowed = f"must be pairs of different client ids in [0, {num_nodes - 1}], each once, all with weights or none"
         try:
-            lines = Path(self.edges).read_text(encoding="utf-8").splitlines() if isinstance(self.edges, str) else None
-            rows = self.edges if lines is None else [line.replace(",", " ").split() for line in lines if line.strip()]
-            table = np.asarray(rows, float)
-        except (OSError, ValueError, TypeError) as error:
-            raise ArgumentError("edges", f"{allowed}; {first_line(error)}", given=self.edges) from None
+            table = np.asarray(self.edges, float)
+        except (ValueError, TypeError):
+            raise ArgumentError("edges", allowed, given=self.edges) from None
         if table.ndim != 2 or table.shape[1] not in (2, 3):
             raise ArgumentError("edges", allowed, given=self.edges)
         pairs = np.sort(table[:, :2], axis=1)

@@ -176,7 +176,7 @@ def test_a_configuration_names_graph_and_mixing(tmp_path):
     config = TINY | {"cohort_size": 8, "num_byzantine": 1, "attack": {"name": "during", "attack": "dissensus"}}
     rule = {"name": "from_rule", "aggregator": {"name": "krum", "num_byzantine": 1}}
     method = {"name": "decentralised", "graph": {"name": "random_regular", "degree": 4}, "mixing": rule}
-    result = fd.run(config | {"algorithm": method, "client": "momentum_sgd"}, output=str(tmp_path))
+    result = fd.run(config | {"algorithm": method, "client": "momentum_sgd"}, out=tmp_path / "run", quiet=True)
     assert "consensus_distance" in result.history
     with pytest.raises(ValueError, match=r"algorithm\.graph\.degree=1: must be an integer >= 2"):
         fd.run(config | {"algorithm": method | {"graph": {"name": "random_regular", "degree": 1}}})

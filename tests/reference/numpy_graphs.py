@@ -31,8 +31,8 @@ def clipped(radius: float | None) -> Mix:
 
     def mix(i: int, own: np.ndarray, others: dict[int, np.ndarray], W: np.ndarray) -> np.ndarray:
         distances = sorted(np.linalg.norm(x - own) for x in others.values())
-        tau = radius
-        if tau is None and distances:
+        tau = np.inf if radius is None else radius
+        if radius is None and distances:
             tau = distances[-2] if len(distances) > 1 else distances[-1]
         moved = own.copy()
         for j, x in others.items():
@@ -80,7 +80,7 @@ def decentralised(
     steps: int,
     step_size: float,
     present: Sequence[Sequence[bool]],
-    malicious: set[int] = frozenset(),
+    malicious: set[int] | frozenset[int] = frozenset(),
     flip: float | None = None,
     strength: float | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
