@@ -26,6 +26,8 @@ _BUILDERS = (
     "data",
     "data.augmentation",
     "data.partition",
+    "graphs",
+    "graphs.mixing",
     "losses",
     "models",
     "privacy",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_drag import aggregators, algorithms, attacks, clients, data
+from fedjax_drag import aggregators, algorithms, attacks, clients, data, graphs
 from fedjax_drag.types import PER_CLIENT_EXTRAS
 
 NUM_CLIENTS = 8
@@ -236,6 +236,12 @@ AGGREGATORS = [
     Case("foolsgold", aggregators.foolsgold, {"num_clients": NUM_CLIENTS}, requires=IDS),
     Case("foolsgold_taco", aggregators.foolsgold_taco),
     Case("rescaled_mean", aggregators.rescaled_mean, {"aggregator": aggregators.drag()}),
+    Case(
+        "hierarchical",
+        aggregators.hierarchical,
+        {"groups": 2, "inner": aggregators.trimmed_mean(), "outer": aggregators.fedavg(), "num_clients": NUM_CLIENTS},
+        requires=IDS,
+    ),
 ]
 
 CLIENTS = [
@@ -329,6 +335,33 @@ ALGORITHMS = [
     Case("apfl", algorithms.apfl, {"adaptive": True}, {"alpha": (0.0, 0.5, 1.0)}),
     Case("fine_tune", algorithms.fine_tune, {"steps": 3, "step_size": 0.01}, {"step_size": (0.01, 0.1)}),
     Case("local_only", algorithms.local_only),
+    Case(
+        "decentralised",
+        algorithms.decentralised,
+        {"graph": graphs.ring(), "num_clients": NUM_CLIENTS},
+        requires=IDS | KEY | {"malicious", "exchange"},
+    ),
+    Case(
+        "decentralised-clippedgossip",
+        algorithms.decentralised,
+        {
+            "graph": graphs.erdos_renyi(0.6),
+            "mixing": graphs.mixing.clippedgossip(),
+            "client": clients.momentum_sgd(),
+            "num_clients": NUM_CLIENTS,
+        },
+        requires=IDS | KEY | {"malicious", "exchange"},
+    ),
+    Case(
+        "decentralised-changing-median",
+        algorithms.decentralised,
+        {
+            "graph": graphs.changing(graphs.torus(2)),
+            "mixing": graphs.mixing.from_rule(aggregators.median()),
+            "num_clients": NUM_CLIENTS,
+        },
+        requires=IDS | KEY | {"malicious", "exchange"},
+    ),
 ]
 
 
@@ -343,6 +376,7 @@ IMAGES = images()
 ATTACKS = [
     Case("sign_flip", attacks.sign_flip, {"scale": 1.0}, {"scale": (0.5, 1.0, 4.0)}),
     Case("scale_noise", attacks.scale_noise, {"variance": 3.0}, {"variance": (0.5, 3.0)}),
+    Case("dissensus", attacks.dissensus, {"strength": 1.5}, {"strength": (0.5, 1.5)}, forges=frozenset()),
     Case("label_flip", attacks.label_flip, {"fraction": 0.5}),
     Case("label_flip-numbers", attacks.label_flip, {"target_mean": 1.5}, {"fraction": (0.0, 0.5)}),
     Case("feature_noise", attacks.feature_noise, {"sigma": 2.0}, {"sigma": (0.5, 2.0), "fraction": (0.0, 0.5)}),

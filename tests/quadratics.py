@@ -38,7 +38,7 @@ def local_pass(rule, downlink, batch):
         carry = after
         w = jax.tree.map(lambda p, d: p - STEP_SIZE * d, w, direction)
     aux = rule.report(downlink, w, carry, jnp.float32(STEPS * STEP_SIZE))
-    return Uplink(jax.tree.map(jnp.subtract, shared_params(w), downlink.start), aux)
+    return Uplink(jax.tree.map(jnp.subtract, shared_params(w), rule.origin(downlink)), aux)
 
 
 def uplink_of(method, params, state, ids, data):

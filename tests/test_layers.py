@@ -22,6 +22,7 @@ LAYERS = {
     "fedjax_drag.compression": 2,
     "fedjax_drag.attacks": 2,
     "fedjax_drag.data": 2,
+    "fedjax_drag.graphs": 2,
     "fedjax_drag.models": 2,
     "fedjax_drag.privacy": 2,
     "fedjax_drag.selection": 2,

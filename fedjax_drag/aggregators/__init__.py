@@ -30,6 +30,7 @@ from fedjax_drag.aggregators._foolsgold_taco import foolsgold_taco
 from fedjax_drag.aggregators._foundationfl import foundationfl
 from fedjax_drag.aggregators._geomed import geomed
 from fedjax_drag.aggregators._geometric_median import geometric_median
+from fedjax_drag.aggregators._hierarchical import hierarchical
 from fedjax_drag.aggregators._krum import krum
 from fedjax_drag.aggregators._lasa import lasa
 from fedjax_drag.aggregators._mda import mda
@@ -115,4 +116,5 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "fedbuff",
     "fedasync",
     "rescaled_mean",
+    "hierarchical",
 ]

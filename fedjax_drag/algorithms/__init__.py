@@ -1,6 +1,7 @@
 """Federated methods with a client and a server side: builders of :class:`~fedjax_drag.types.Algorithm`."""
 
 from fedjax_drag.algorithms._adabest import adabest
+from fedjax_drag.algorithms._decentralised import decentralised
 from fedjax_drag.algorithms._fedacg import fedacg
 from fedjax_drag.algorithms._fedadmm import fedadmm
 from fedjax_drag.algorithms._feddc import feddc
@@ -59,4 +60,5 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "apfl",
     "fine_tune",
     "local_only",
+    "decentralised",
 ]

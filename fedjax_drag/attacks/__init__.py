@@ -3,6 +3,7 @@
 from fedjax_drag.attacks._alie import alie
 from fedjax_drag.attacks._backdoor import backdoor
 from fedjax_drag.attacks._dba import dba
+from fedjax_drag.attacks._dissensus import dissensus
 from fedjax_drag.attacks._during import during
 from fedjax_drag.attacks._edge_case import edge_case
 from fedjax_drag.attacks._feature_noise import feature_noise
@@ -41,6 +42,7 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "optimal_alie",
     "optimal_ipm",
     "optimised",
+    "dissensus",
     "label_flip",
     "feature_noise",
     "freeloader",

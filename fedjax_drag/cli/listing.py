@@ -17,6 +17,8 @@ KINDS = (
     "compressors",
     "selections",
     "clocks",
+    "graphs",
+    "mixings",
     "datasets",
     "partitions",
     "models",

@@ -103,6 +103,7 @@ def check_attack(
         _keeps_shapes,
         *((_leaves_the_benign_alone, _survives_without_benign, _scans) if attack.forges else ()),
         *((_remembers,) if "memory" in attack.needs else ()),
+        *((_leaves_benign_neighbours_alone,) if attack.forges_for_each else ()),
         *((_poisons_many,) if attack.poisons else ()),
         *((_has_a_goal_in_range,) if attack.is_targeted else ()),
         _repeats,
@@ -114,7 +115,7 @@ def check_attack(
 def _keeps_shapes(bench: _AttackBench) -> None:
     """Messages and mini-batches keep structure, shapes and dtypes; what it needs is known."""
     attack, key = bench.attack, jax.random.key(0)
-    assert attack.forges or attack.poisons, "it has neither forge nor poison"
+    assert attack.forges or attack.forges_for_each or attack.poisons, "it has neither forge nor poison"
     assert attack.needs <= set(KNOWLEDGE), f"needs={sorted(attack.needs)}: must be among {', '.join(KNOWLEDGE)}"
     if attack.forges:
         assert_like("forge returns", jax.eval_shape(bench.forge, key, bench.uplink, bench.some()), bench.like)
@@ -137,6 +138,16 @@ def _leaves_the_benign_alone(bench: _AttackBench) -> None:
         wrong = changed(bench.uplink, after, ~malicious)
         names = [name for name, differs in zip(names_of(after), wrong, strict=True) if differs]
         assert not names, f"forge changes {', '.join(names)}"
+
+
+def _leaves_benign_neighbours_alone(bench: _AttackBench) -> None:
+    """What benign neighbours send to a client comes back bit for bit."""
+    models, weight = bench.uplink.delta, jnp.full(bench.cohort, 1 / (bench.cohort + 1))
+    own = jax.tree.map(lambda x: x[0], models)
+    for malicious in (bench.some(), ~bench.some(), np.zeros(bench.cohort, bool)):
+        after = jax.jit(bench.attack.forge_for)(own, models, weight, malicious)
+        assert_like("forge_for returns", after, models)
+        assert not any(changed(models, after, ~malicious)), "forge_for changes what benign neighbours send"
 
 
 def _survives_without_benign(bench: _AttackBench) -> None:

@@ -88,7 +88,7 @@ def local_pass(rule: ClientRule, downlink: Downlink, data: Batch, loop: bool = F
 
         (w, carry), _ = jax.lax.scan(turn, (w, carry), data)
     aux = rule.report(downlink, w, carry, jnp.float32(steps * STEP_SIZE))
-    uplink = Uplink(tree.subtract(shared_params(w), downlink.start), aux)
+    uplink = Uplink(tree.subtract(shared_params(w), rule.origin(downlink)), aux)
     return rule.send(jax.random.key(1), uplink) if rule.sends else uplink
 
 

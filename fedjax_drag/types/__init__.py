@@ -34,7 +34,16 @@ from fedjax_drag.types._algorithm import (
     OutputFn,
     OwnModelFn,
 )
-from fedjax_drag.types._attack import POISON_NEEDS, ActiveFn, Attack, ForgeFn, GoalFn, PoisonFn, WrappedAttack
+from fedjax_drag.types._attack import (
+    POISON_NEEDS,
+    ActiveFn,
+    Attack,
+    ForgeFn,
+    ForgeForFn,
+    GoalFn,
+    PoisonFn,
+    WrappedAttack,
+)
 from fedjax_drag.types._client_rule import (
     BeginFn,
     ClientRule,
@@ -49,7 +58,7 @@ from fedjax_drag.types._client_rule import (
 )
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._loss import Loss
-from fedjax_drag.types._messages import Batch, ClientParams, Deltas, Downlink, Params, State, Uplink
+from fedjax_drag.types._messages import Batch, ClientParams, Deltas, Downlink, Exchange, Params, State, Uplink
 from fedjax_drag.types._metric import Metric
 from fedjax_drag.types._optimizer import Optimizer
 from fedjax_drag.types._part import Part, Scalar, is_scalar
@@ -80,8 +89,10 @@ __all__ = [
     "Downlink",
     "EligibleFn",
     "Examined",
+    "Exchange",
     "FinishFn",
     "ForgeFn",
+    "ForgeForFn",
     "GoalFn",
     "GradFn",
     "Guarantee",

@@ -49,6 +49,7 @@ EXTRAS = (
     "malicious",
     "num_byzantine",
     "expected_clients",
+    "exchange",
 )
 """What ``needs`` of a rule or a method can name."""
 

@@ -137,6 +137,7 @@ class Algorithm(Part):
       own_model: ``(params, own) -> params``, the model of a client, from what it has for itself
         (:meth:`ClientRule.own`); the engine evaluates it with ``evaluate_clients``. None if clients have no models of
         their own.
+      num_neighbours: with how many others a client exchanges messages, on the average; None for the server alone.
       adaptation: what clients do with their own models before these are evaluated; None for nothing.
       personal_layers: patterns of the paths of parameters that clients keep and do not send; None for none. ``params``
         has None in their place.
@@ -174,6 +175,7 @@ class Algorithm(Part):
     num_models = cast("Any", None)
     clusters = cast("Any", None)
     own_model = cast("OwnModelFn | None", None)
+    num_neighbours = cast("float | None", None)
     adaptation = cast("Adaptation | None", None)
     personal_layers = cast("str | Sequence[str] | None", None)
     model_state = cast("str", "auto")
@@ -207,6 +209,14 @@ class Algorithm(Part):
     def aggregate(self, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
         """Ends a round; see :class:`AggregateFn`."""
         raise undefined(self, "aggregate")
+
+    def owned(self, state: State, kept: Any) -> Any:
+        """What ``own_model`` is given of each client, in a :class:`~fedjax_drag.per_client.PerClient`.
+
+        By default ``kept``, what the clients have for themselves. A method whose state has the models returns these.
+        """
+        del state
+        return kept
 
     def _replace(self, **changes: Any) -> "Algorithm":
         """A method of this one's functions, some of them replaced; arguments as of :class:`FunctionAlgorithm`."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import jax
 
 from fedjax_drag.naming import name_of
-from fedjax_drag.types._messages import Batch, Params, Uplink
+from fedjax_drag.types._messages import Batch, Deltas, Params, Uplink
 from fedjax_drag.types._part import Part, undefined
 
 POISON_NEEDS = ("attacker_index",)
@@ -58,6 +58,25 @@ class ForgeFn(Protocol):
 
         Returns:
           The messages that reach the server; those of benign clients keep their bits.
+        """
+        ...
+
+
+@runtime_checkable
+class ForgeForFn(Protocol):
+    """Changes what malicious clients send to one of their neighbours in a graph."""
+
+    def __call__(self, own: Params, others: Deltas, weight: jax.Array, malicious: jax.Array, /) -> Deltas:
+        """Forges the messages that one client receives.
+
+        Args:
+          own: the client's model.
+          others: the models that its neighbours send, ``[D, *p]``.
+          weight: of each neighbour for the client, ``[D]``; 0 where there is none.
+          malicious: the neighbours that attack, bool ``[D]``.
+
+        Returns:
+          The models that reach the client; those of benign neighbours keep their bits.
         """
         ...
 
@@ -136,6 +155,11 @@ class Attack(Part):
         del key, malicious
         return uplink
 
+    def forge_for(self, own: Params, others: Deltas, weight: jax.Array, malicious: jax.Array) -> Deltas:
+        """Forges what each neighbour in a graph receives; see :class:`ForgeForFn`."""
+        del own, weight, malicious
+        return others
+
     def goal(self, x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
         """What the attacker wants the model to predict; see :class:`GoalFn`. Without it, anything wrong."""
         raise undefined(self, "goal")
@@ -170,6 +194,11 @@ class Attack(Part):
     def forges(self) -> bool:
         """Whether the attack has a ``forge``."""
         return type(self).forge is not Attack.forge
+
+    @property
+    def forges_for_each(self) -> bool:
+        """Whether the attack has a ``forge_for``."""
+        return type(self).forge_for is not Attack.forge_for
 
     @property
     def is_targeted(self) -> bool:
@@ -249,6 +278,9 @@ class WrappedAttack(Attack):
     def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, **knowledge: Any) -> Uplink:
         return self.inner.forge(key, uplink, malicious, **knowledge)
 
+    def forge_for(self, own: Params, others: Deltas, weight: jax.Array, malicious: jax.Array) -> Deltas:
+        return self.inner.forge_for(own, others, weight, malicious)
+
     def goal(self, x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
         return self.inner.goal(x, y, num_classes)
 
@@ -268,6 +300,10 @@ class WrappedAttack(Attack):
     @property
     def forges(self) -> bool:
         return self.inner.forges
+
+    @property
+    def forges_for_each(self) -> bool:
+        return self.inner.forges_for_each
 
     @property
     def is_targeted(self) -> bool:

@@ -95,7 +95,7 @@ class ReportFn(Protocol):
           total_step_size: sum of the step sizes taken (scalar), ``U eta`` for U steps of size eta.
 
         Returns:
-          ``aux``, a pytree of arrays; ``()`` for none. The engine computes the delta ``w_end - start`` itself.
+          ``aux``, a pytree of arrays; ``()`` for none. The engine computes the delta ``w_end - origin`` itself.
         """
         ...
 
@@ -200,6 +200,10 @@ class ClientRule(Part):
         """
         del loss
         return downlink
+
+    def origin(self, downlink: Downlink) -> Params:
+        """Where the delta begins, by default where the local steps begin, given what ``receive`` has returned."""
+        return downlink.start
 
     def begin(self, downlink: Downlink) -> Any:
         """The carry at the start of a local pass, by default none; see :class:`BeginFn`."""
@@ -333,6 +337,9 @@ class WrappedClientRule(ClientRule):
 
     def receive(self, downlink: Downlink, loss: Callable[[Params], jax.Array]) -> Downlink:
         return self.client.receive(downlink, loss)
+
+    def origin(self, downlink: Downlink) -> Params:
+        return self.client.origin(downlink)
 
     def begin(self, downlink: Downlink) -> Any:
         return self.client.begin(downlink)

@@ -1,5 +1,6 @@
 """What server and clients exchange in a round, and the pytrees that it is made of."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -71,6 +72,19 @@ def client_params(start: Params, own: Any) -> Any:
 def shared_params(w: Any) -> Params:
     """The part of a client's parameters of which it sends the delta."""
     return w.shared if isinstance(w, ClientParams) else w
+
+
+class Exchange(NamedTuple):
+    """What only a simulation of clients without a server knows.
+
+    Attributes:
+      honest: the deltas that all clients have computed, ``[S, *p]``, before malicious ones forge theirs.
+      forge: ``(own, others, weight, index) -> others``, what the neighbours of one client send to it, ``index`` ``[D]``
+        being their places in the cohort and the rest as of :class:`ForgeForFn`; None where all receive the same.
+    """
+
+    honest: Deltas
+    forge: Callable[..., Deltas] | None = None
 
 
 class Uplink(NamedTuple):

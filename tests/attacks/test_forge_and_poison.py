@@ -73,7 +73,7 @@ def is_variation(case):
 @parametrize(ATTACKS)
 def test_an_attack_acts_somewhere(case):
     attack = case.build()
-    assert attack.forges or attack.poisons
+    assert attack.forges or attack.forges_for_each or attack.poisons
     assert attack.needs <= {*KNOWLEDGE, *POISON_NEEDS}
 
 

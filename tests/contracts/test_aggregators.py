@@ -437,6 +437,7 @@ MOVED_BY_ONE = {
     "foolsgold_taco",
     "rescaled_mean",
     "robust_lr",
+    "hierarchical",
 }
 """Rules that a single long delta may move anywhere, with these arguments."""
 

@@ -18,6 +18,8 @@ from fedjax_drag.clocks import Clock
 from fedjax_drag.compression import Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.config.own import short
+from fedjax_drag.graphs import Graph
+from fedjax_drag.graphs.mixing import Mixing
 from fedjax_drag.models.modes import WithModes
 from fedjax_drag.selection import Selection
 from fedjax_drag.simulation.options import ALIASES
@@ -100,6 +102,16 @@ KINDS = (
         others=("Selection",),
     ),
     ComponentKind(("clock",), "clocks", (Clock,), optional=True, nested=True, others=("Clock",)),
+    ComponentKind(("graph",), "graphs", (Graph,), nested=True, argument_only=True, others=("Graph", "spectral_gap")),
+    ComponentKind(
+        ("mixing",),
+        "mixings",
+        (Mixing,),
+        modules=("graphs.mixing",),
+        nested=True,
+        argument_only=True,
+        others=("Mixing",),
+    ),
     ComponentKind(("data",), "datasets", (FederatedDataset,), modules=(), supplied=("name",)),
     ComponentKind(
         ("partition",), "partitions", (FederatedDataset,), modules=("data.partition",), supplied=("fed", "seed")

@@ -34,13 +34,16 @@ from fedjax_drag.simulation.run import Run
 from fedjax_drag.types import EXTRAS, Algorithm, Attack, Downlink, Metric, Params, Uplink
 
 
-def check_attack(attack: Attack | None, uses_root: bool) -> None:
+def check_attack(attack: Attack | None, algorithm: Algorithm) -> None:
     """Refuses an attack that needs what this run does not compute."""
     if attack is None:
         return
+    if attack.forges_for_each and "exchange" not in algorithm.needs:
+        said = f"sends another message to each neighbour; must be used with a method on a graph, not {algorithm.name}"
+        raise ValueError(f"attack={attack.name}: {said}")
     for name in sorted(attack.needs):
         checks.one_of("attack: needs", name, KNOWLEDGE)
-    if "root_delta" in attack.needs and not uses_root:
+    if "root_delta" in attack.needs - algorithm.needs:
         raise ValueError("attack: needs the server's root update; the method must be one that has it, such as fltrust")
     malicious = jax.ShapeDtypeStruct((), bool)
     with checks.explained("attack: active", "take a round, int32 and traced, and return a bool"):
@@ -170,11 +173,15 @@ def check_augmented(augmentation: Augmentation, example: Any, length: int) -> No
         raise ValueError(f"{name}: returns {returned} for x of {given}; must return {allowed}")
 
 
-def check_downlink(algorithm: Algorithm, compressor: Compressor | None) -> None:
-    """Refuses to compress the broadcasts of a method whose clients start from other models than the global one."""
-    if compressor is not None and algorithm.num_models is not None:
+def check_compression(algorithm: Algorithm, uplink: Compressor | None, downlink: Compressor | None) -> None:
+    """Refuses to compress what a method does not send, or the broadcasts of one whose clients start elsewhere."""
+    for name, compressor in (("compression", uplink), ("downlink_compression", downlink)):
+        if compressor is not None and algorithm.num_neighbours is not None:
+            said = f"is for messages of a server; must be None with algorithm={algorithm.name}, which has none"
+            raise ValueError(f"{name}={checks.shown(compressor)}: {said}")
+    if downlink is not None and algorithm.num_models is not None:
         raise ValueError(
-            f"downlink_compression={checks.shown(compressor)}: compresses the one global model; must be None with "
+            f"downlink_compression={checks.shown(downlink)}: compresses the one global model; must be None with "
             f"algorithm={algorithm.name}, which sends several"
         )
 

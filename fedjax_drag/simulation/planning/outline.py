@@ -246,6 +246,9 @@ def outline(run: Run, federation: Federation, key: Any, client_state: str) -> Ou
         cost = cost._replace(bytes_down=0, bytes_up=0)
     if run.algorithm.num_models is not None:  # clients start from one of the models, all of which they are sent
         cost = cost._replace(bytes_down=cost.bytes_down - num_bytes(messages.downlink.start))
+    if run.algorithm.num_neighbours is not None:
+        of_all = round(run.algorithm.num_neighbours * cost.bytes_up)
+        cost = cost._replace(bytes_down=of_all, bytes_up=of_all)
     check_benign(run, messages.uplink)
     rows_on = client_state if per_client.found_in(shapes) else DEVICE
     return Outline(shapes, placement(_received(run, shapes, rows_on), run.mesh, run.specs), cost, rows_on)

@@ -36,7 +36,7 @@ from fedjax_drag.simulation.options import span
 from fedjax_drag.simulation.planning.compatibility import (
     check_attack,
     check_augmented,
-    check_downlink,
+    check_compression,
     check_jit,
     check_method,
     check_model,
@@ -272,8 +272,8 @@ def _checked(run: Run, example: Any, target: Any, rows: jax.ShapeDtypeStruct) ->
     found: list[Any] = []
 
     def check(run: Run) -> None:
-        check_attack(run.attack, "root_delta" in run.algorithm.needs)
-        check_downlink(run.algorithm, run.downlink_compression)
+        check_attack(run.attack, run.algorithm)
+        check_compression(run.algorithm, run.compression, run.downlink_compression)
         params, state, outputs = check_model(run.model, example, target)
         if requested(run.algorithm.needs) and not hasattr(outputs, "shape"):
             said = f"compares predicted classes; must not, for outputs {tree.described(outputs, 'B')}"

@@ -162,7 +162,7 @@ def local_pass(
     if per_client.is_per_client(kept.own):
         own = client.keep(downlink, end.params, end.carry, total_step_size)
         kept = kept._replace(own=PerClient(own, gathered=True))
-    before = downlink.start
+    before = client.origin(downlink)
     if at_once:
         # Behind a barrier, what all clients share is not the copy for each of them that a loop begins with.
         before = jax.lax.platform_dependent(before, cpu=lambda w: w, default=jax.lax.optimization_barrier)

@@ -17,7 +17,7 @@ from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clie
 from fedjax_drag.simulation.program.evaluation import EVALUATION_BATCH, summed
 from fedjax_drag.simulation.program.federation import Federation, HeldOut
 from fedjax_drag.simulation.program.local import client_pass
-from fedjax_drag.simulation.run import ClientInput, ClientRows, RoundInput, Run, RunState
+from fedjax_drag.simulation.run import ClientInput, RoundInput, Run, RunState
 from fedjax_drag.types import Adaptation, Downlink, Params
 
 OWN = "own_"
@@ -46,7 +46,8 @@ def evaluate_own_models(
     assert federation.evaluated is not None
     examples, held_out = federation.evaluated
     trains_on = () if adaptation is None else federation
-    kept = per_client.gather(state.clients, client_ids)
+    own = run.algorithm.owned(state.algorithm, state.clients.own)
+    kept = per_client.gather(state.clients._replace(own=own), client_ids)
     rows = [node.rows if per_client.is_per_client(node) else () for node in (kept.own, kept.statistics)]
     padding = -len(client_ids) % num_shares(run.mesh)  # the devices divide the clients
 
@@ -65,7 +66,7 @@ def evaluate_own_models(
         return _metrics(run, examples, held_out, params, model, *places)
 
     begins = jnp.cumsum(held_out.counts) - held_out.counts
-    shared = trains_on, examples, held_out, begins, key, state._replace(clients=ClientRows())
+    shared = trains_on, examples, held_out, begins, key, per_client.without_rows(state)
     entries = jax.tree.map(padded, (client_ids, *rows))
     values = map_clients(_as_many_as_in_a_round(run, len(client_ids) + padding), run.mesh, one, shared, entries)
     names = [f"{OWN}{metric.name}" for metric in run.model.metrics if metric.of_clients]

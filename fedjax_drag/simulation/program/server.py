@@ -39,7 +39,7 @@ from fedjax_drag.simulation.program.dissimilarity import dissimilarity, requeste
 from fedjax_drag.simulation.program.evaluation import sum_of_benign
 from fedjax_drag.simulation.program.local import sent_pass
 from fedjax_drag.simulation.run import ClientInput, Cohort, LocalResult, RoundInput, RoundOutcome, Run, RunState
-from fedjax_drag.types import PER_CLIENT_EXTRAS, POISON_NEEDS, Attack, Params, State, Sums, Uplink
+from fedjax_drag.types import PER_CLIENT_EXTRAS, POISON_NEEDS, Attack, Deltas, Exchange, Params, State, Sums, Uplink
 
 
 def stack(run: Run, state: RunState, cohort: Cohort, scratch: LocalResult | None) -> tuple[RoundOutcome, LocalResult]:
@@ -59,9 +59,24 @@ def stack(run: Run, state: RunState, cohort: Cohort, scratch: LocalResult | None
     uplink, benign_sum = local.uplink, ()
     if run.attack is not None:
         benign_sum = sum_of_benign(uplink.delta, cohort.clients.malicious, cohort.who.valid)
-        uplink = forged(run, state, cohort, uplink)
+    if "exchange" in run.algorithm.needs:
+        cohort = cohort._replace(extras=cohort.extras | {"exchange": _exchange(run, cohort, uplink)})
+    uplink = forged(run, state, cohort, uplink)
     accepted = tree.usable_rows(uplink) | (not run.reject_nonfinite)
     return RoundOutcome(*aggregate(run, state.params, cohort, uplink), local, accepted, benign_sum), local
+
+
+def _exchange(run: Run, cohort: Cohort, honest: Uplink) -> Exchange:
+    """The extra ``exchange`` of a cohort that would honestly send these messages."""
+    attack = run.attack
+    if attack is None or not attack.forges_for_each:
+        return Exchange(honest.delta)
+    attackers = attack.attackers(cohort.clients.malicious, cohort.shared.round)
+
+    def forge(own: Params, others: Deltas, weight: jax.Array, index: Int[Array, " degree"]) -> Deltas:
+        return attack.forge_for(own, others, weight, attackers[index])
+
+    return Exchange(honest.delta, forge)
 
 
 def aggregate(
