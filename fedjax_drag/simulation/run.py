@@ -174,6 +174,7 @@ class RoundInput(NamedTuple):
       round: index of the round, int32 scalar, from 0.
       downlink: what the server sends to everybody; its ``own`` is ``()``.
       model: the state of the model on the server.
+      memory: of the attackers; ``()`` for none.
     """
 
     federation: Federation
@@ -181,6 +182,7 @@ class RoundInput(NamedTuple):
     round: Int[Array, ""]
     downlink: Downlink
     model: ModelState
+    memory: Any = ()
 
 
 class ClientInput(NamedTuple):

@@ -34,7 +34,16 @@ from fedjax_drag.types._algorithm import (
     OutputFn,
     OwnModelFn,
 )
-from fedjax_drag.types._attack import POISON_NEEDS, ActiveFn, Attack, ForgeFn, GoalFn, PoisonFn, WrappedAttack
+from fedjax_drag.types._attack import (
+    POISON_NEEDS,
+    ActiveFn,
+    Attack,
+    ForgeFn,
+    GoalFn,
+    LossOfModel,
+    PoisonFn,
+    WrappedAttack,
+)
 from fedjax_drag.types._client_rule import (
     BeginFn,
     ClientRule,
@@ -88,6 +97,7 @@ __all__ = [
     "InitFn",
     "KeyedDirectionFn",
     "Loss",
+    "LossOfModel",
     "Metric",
     "Optimizer",
     "OutputFn",
