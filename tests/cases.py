@@ -403,6 +403,7 @@ ATTACKS = [
     Case("backdoor", attacks.backdoor, {"target": 1}),
     Case("dba", attacks.dba, {"target": 1}),
     Case("edge_case", attacks.edge_case, {"fed": IMAGES, "share": 0.5}),
+    Case("a3fl", attacks.a3fl, {"target": 1}),
     Case("neurotoxin", attacks.neurotoxin, {"share": 0.4}, {"share": (0.0, 0.4, 1.0)}),
     Case("neurotoxin-sign_flip", attacks.neurotoxin, {"attack": attacks.sign_flip(), "share": 0.4}),
     Case("stealth", attacks.stealth, {"attack": attacks.sign_flip(3.0)}, {"norm": (0.5, 1.0)}),

@@ -1,5 +1,6 @@
 """Attacks of malicious clients: on their data (``poison``) or on what they send (``forge``)."""
 
+from fedjax_drag.attacks._a3fl import a3fl
 from fedjax_drag.attacks._alie import alie
 from fedjax_drag.attacks._backdoor import backdoor
 from fedjax_drag.attacks._dba import dba
@@ -49,6 +50,7 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "backdoor",
     "dba",
     "edge_case",
+    "a3fl",
     "neurotoxin",
     "stealth",
     "during",

@@ -72,9 +72,12 @@ class backdoor(Attack):
 
 
 def with_trigger(
-    x: Float[Array, "B H W C"], size: int, value: float, part: Int[Array, ""] | int = 0, parts: int = 1
+    x: Float[Array, "B H W C"], size: int, value: Any, part: Int[Array, ""] | int = 0, parts: int = 1
 ) -> Float[Array, "B H W C"]:
-    """The images with a square of ``value`` in the lower right corner, or with one of ``parts`` bands of its rows."""
+    """The images with a square of ``value`` in the lower right corner, or with one of ``parts`` bands of its rows.
+
+    ``value`` is a number, or one for each pixel ``[size, size, 1]``.
+    """
     if getattr(x, "ndim", None) != 4 or min(x.shape[1:3]) < size:
         shape = jax.tree.map(lambda leaf: leaf.shape[1:], x)
         raise checks.ArgumentError("trigger_size", f"needs images at least as large, not inputs {shape}", given=size)

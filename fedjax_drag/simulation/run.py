@@ -199,6 +199,7 @@ class RoundInput(NamedTuple):
       round: index of the round, int32 scalar, from 0.
       downlink: what the server sends to everybody; its ``own`` is ``()``.
       model: the state of the model on the server.
+      memory: of the attackers; ``()`` for none.
       broadcasts: of this round and earlier ones, as in :class:`RunState`.
     """
 
@@ -207,6 +208,7 @@ class RoundInput(NamedTuple):
     round: Int[Array, ""]
     downlink: Downlink
     model: ModelState
+    memory: Any = ()
     broadcasts: Any = ()
 
     def seen_by(self, own: "ClientInput") -> "RoundInput":

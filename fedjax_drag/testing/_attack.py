@@ -65,10 +65,16 @@ class _AttackBench:
         """The messages of a cohort with these malicious clients."""
         return self.forge(jax.random.key(0), self.uplink, malicious)
 
+    @property
+    def memory(self) -> dict[str, Any]:
+        """The keyword ``memory``, if it is needed."""
+        first = jax.random.key(0)
+        return {"memory": self.attack.init(first, self.params)} if "memory" in self.attack.needs else {}
+
     def poison(self, key: Any, batch: Batch) -> Batch:
         """A mini-batch of a malicious client after the attack."""
         positions, size = jnp.arange(len(batch.y)), jnp.int32(len(batch.y))
-        known = {name: jnp.int32(1) for name in self.attack.needs if name in POISON_NEEDS}
+        known = {name: jnp.int32(1) for name in self.attack.needs if name in POISON_NEEDS} | self.memory
         about = {"positions": positions, "num_examples": size, "num_classes": self.num_classes}
         return self.attack.poison(key, batch, **about, **known)
 
@@ -129,6 +135,9 @@ def _remembers(bench: _AttackBench) -> None:
     """The memory keeps structure, shapes and dtypes from round to round."""
     before = jax.eval_shape(bench.attack.init, jax.random.key(0), bench.params)
     assert_like("observe returns", jax.eval_shape(bench.attack.observe, before, bench.params, jnp.int32(0)), before)
+    loss = lambda params, x, y: sum(leaf.sum() for leaf in jax.tree.leaves((params, x))) + 0.0 * y.sum()
+    rehearse = lambda memory: bench.attack.rehearse(jax.random.key(0), memory, bench.params, bench.batch, loss)
+    assert_like("rehearse returns", jax.eval_shape(rehearse, before), before)
 
 
 def _leaves_the_benign_alone(bench: _AttackBench) -> None:
@@ -188,7 +197,8 @@ def _poisons_many(bench: _AttackBench) -> None:
 
 def _has_a_goal_in_range(bench: _AttackBench) -> None:
     """Goal gives inputs like those of the batch, and labels in range."""
-    x, wanted = jax.jit(bench.attack.goal, static_argnums=2)(bench.batch.x, bench.batch.y, bench.num_classes)
+    goal = jax.jit(lambda x, y: bench.attack.goal(x, y, bench.num_classes, **bench.memory))
+    x, wanted = goal(bench.batch.x, bench.batch.y)
     assert_like("goal returns", (x, wanted), (bench.batch.x, bench.batch.y))
     _assert_labels("goal", wanted, bench)
 

@@ -41,6 +41,7 @@ from fedjax_drag.types._attack import (
     ForgeFn,
     ForgeForFn,
     GoalFn,
+    LossOfModel,
     PoisonFn,
     WrappedAttack,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "InitFn",
     "KeyedDirectionFn",
     "Loss",
+    "LossOfModel",
     "Metric",
     "Optimizer",
     "OutputFn",

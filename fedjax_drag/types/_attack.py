@@ -2,6 +2,7 @@
 # Fields of FunctionAttack stand in the place of methods.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import jax
@@ -9,6 +10,9 @@ import jax
 from fedjax_drag.naming import name_of
 from fedjax_drag.types._messages import Batch, Deltas, Params, Uplink
 from fedjax_drag.types._part import Part, undefined
+
+LossOfModel = Callable[[Params, Any, jax.Array], jax.Array]
+"""``(params, x, y) -> mean loss`` of a model on examples."""
 
 POISON_NEEDS = ("attacker_index",)
 """Names in the ``needs`` of an attack that are keywords of its ``poison``; all others are of its ``forge``."""
@@ -31,7 +35,7 @@ class PoisonFn(Protocol):
           num_examples: length of that list, scalar.
           num_classes: C; labels are 0 .. C - 1.
 
-        What :attr:`Attack.needs` names of :data:`POISON_NEEDS` are further keywords.
+        What :attr:`Attack.needs` names of :data:`POISON_NEEDS` are further keywords, and ``memory`` if it is named.
 
         Returns:
           The batch to train on, in the same shapes and dtypes.
@@ -102,6 +106,8 @@ class GoalFn(Protocol):
           y: their true labels, int ``[B]``.
           num_classes: C.
 
+        An attack whose :attr:`Attack.needs` name ``"memory"`` has it as a further keyword.
+
         Returns:
           The inputs to evaluate the model on, and the labels ``[B]`` that the attacker wants for them. An example whose
           wanted label is the true one is not counted.
@@ -120,9 +126,10 @@ class Attack(Part):
         parameters, like ``params``. ``"root_delta"``: the delta of the server's own pass on its root data, like
         ``params``; only with a method that has one. ``"aggregate"``: ``(uplink) -> update``, the change of the global
         parameters that the server would make of such messages in this round, except for its own random draws.
-        ``"memory"``: what :meth:`init` and :meth:`observe` have made of the rounds before. A name in
-        :data:`POISON_NEEDS` is a keyword of ``poison`` instead: ``"attacker_index"``, the client's number among the
-        malicious clients (of the federation, or of the cohort where each has its own), int scalar from 0.
+        ``"memory"``: what :meth:`init`, :meth:`rehearse` and :meth:`observe` have made of the rounds so far; it is a
+        keyword of ``poison`` and ``goal`` too. A name in :data:`POISON_NEEDS` is a keyword of ``poison`` instead:
+        ``"attacker_index"``, the client's number among the malicious clients (of the federation, or of the cohort where
+        each has its own), int scalar from 0.
     """
 
     if TYPE_CHECKING:
@@ -174,6 +181,20 @@ class Attack(Part):
         del key, params
         return ()
 
+    def rehearse(self, key: jax.Array, memory: Any, params: Params, batch: Batch, loss: LossOfModel) -> Any:
+        """The memory at the beginning of a round in which a client attacks, before the local passes; by default as
+        before.
+
+        Args:
+          key: random key of the round.
+          memory: from ``init`` or the round before.
+          params: the global parameters.
+          batch: true examples of one of the attackers, drawn in every round.
+          loss: ``(params, x, y) -> mean loss`` of the model on examples.
+        """
+        del key, params, batch, loss
+        return memory
+
     def observe(self, memory: Any, update: Params, round_index: jax.Array) -> Any:
         """The memory after a round, of the same structure, shapes and dtypes; by default as before.
 
@@ -199,6 +220,11 @@ class Attack(Part):
     def forges_for_each(self) -> bool:
         """Whether the attack has a ``forge_for``."""
         return type(self).forge_for is not Attack.forge_for
+
+    @property
+    def rehearses(self) -> bool:
+        """Whether the attack has a ``rehearse``."""
+        return type(self).rehearse is not Attack.rehearse
 
     @property
     def is_targeted(self) -> bool:
@@ -281,8 +307,11 @@ class WrappedAttack(Attack):
     def forge_for(self, own: Params, others: Deltas, weight: jax.Array, malicious: jax.Array) -> Deltas:
         return self.inner.forge_for(own, others, weight, malicious)
 
-    def goal(self, x: jax.Array, y: jax.Array, num_classes: int) -> tuple[jax.Array, jax.Array]:
-        return self.inner.goal(x, y, num_classes)
+    def goal(self, x: jax.Array, y: jax.Array, num_classes: int, **known: Any) -> tuple[jax.Array, jax.Array]:
+        return self.inner.goal(x, y, num_classes, **known)
+
+    def rehearse(self, key: jax.Array, memory: Any, params: Params, batch: Batch, loss: LossOfModel) -> Any:
+        return self.inner.rehearse(key, memory, params, batch, loss)
 
     def init(self, key: jax.Array, params: Params) -> Any:
         return self.inner.init(key, params)
@@ -304,6 +333,10 @@ class WrappedAttack(Attack):
     @property
     def forges_for_each(self) -> bool:
         return self.inner.forges_for_each
+
+    @property
+    def rehearses(self) -> bool:
+        return self.inner.rehearses
 
     @property
     def is_targeted(self) -> bool:

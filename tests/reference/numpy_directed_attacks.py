@@ -193,3 +193,35 @@ def hidden(v: np.ndarray, G: np.ndarray, norm: float | None, cosine: float | Non
         longest = norm * np.linalg.norm(G, axis=1).mean()
         v = v * min(1.0, longest / np.linalg.norm(v))
     return v
+
+
+def a3fl_trigger(
+    x: np.ndarray, y: np.ndarray, w: np.ndarray, trigger: np.ndarray, target: int, settings: dict[str, float]
+) -> np.ndarray:
+    """The trigger ``[s, s]`` after a round, for softmax regression ``w`` ``[pixels, C]`` on images ``[n, h, h]``."""
+    size, n = len(trigger), len(x)
+
+    def marked(d: np.ndarray) -> np.ndarray:
+        images = x.copy()
+        images[:, -size:, -size:] = d
+        return images
+
+    def errors(w: np.ndarray, images: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Probabilities less the labels, over n: the gradient of the mean loss by the outputs."""
+        outputs = images.reshape(n, -1) @ w
+        p = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        return (p / p.sum(axis=1, keepdims=True) - np.eye(w.shape[1])[labels]) / n
+
+    wanted = np.full(n, target)
+    for _ in range(int(settings["steps"])):
+        images, other = marked(trigger), w.copy()
+        for _ in range(int(settings["unlearning_steps"])):
+            other -= settings["unlearning_step"] * images.reshape(n, -1).T @ errors(other, images, y)
+        similar = np.sum(w * other) / np.linalg.norm(w) / np.linalg.norm(other)
+        slope = np.zeros(x.shape[1:])
+        for model, weight in ((w, 1.0), (other, settings["weight"] * similar)):
+            slope += weight * (errors(model, images, wanted) @ model.T).sum(axis=0).reshape(slope.shape)
+        trigger = np.clip(
+            trigger - settings["step"] * np.sign(slope[-size:, -size:]), -settings["bound"], settings["bound"]
+        )
+    return trigger

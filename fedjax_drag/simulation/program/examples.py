@@ -12,6 +12,7 @@ from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.run import ClientInput, RoundInput, Run
 from fedjax_drag.types import Batch, Params
 
+_REHEARSED = 64  # examples on which an attack rehearses
 _BATCH = 250  # examples whose loss is computed at once; bounds the memory of activations
 
 
@@ -41,10 +42,34 @@ def fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch
     about = {"positions": drawn.places, "num_examples": own.num_examples, "num_classes": run.model.num_classes}
     if own.attacker_index is not None:
         about["attacker_index"] = own.attacker_index
+    if "memory" in attack.needs:
+        about["memory"] = shared.memory
     poisoned = attack.poison(key, batch, **about)
     if difference := tree.mismatch(poisoned, batch):
         raise ValueError(f"attack: poison returns {difference}")
     return tree.where(attack.attackers(own.malicious, shared.round), poisoned, batch)
+
+
+def rehearsed(run: Run, shared: RoundInput, clients: ClientInput, params: Params) -> Any:
+    """The memory of the attackers at the beginning of a round: what they make of true examples of the first of them.
+
+    Args:
+      run: with an attack that rehearses.
+      shared: of the round, with the memory so far.
+      clients: of the cohort.
+      params: global parameters.
+    """
+    attack = run.attack
+    assert attack is not None
+    attackers = attack.attackers(clients.malicious, shared.round)
+    first = jnp.argmax(attackers)
+    row, number = jax.tree.map(lambda x: x[first], (clients.examples, clients.num_examples))
+    key = sampling.round_key(shared.key, "rehearsal", shared.round)
+    places = jax.random.randint(jax.random.fold_in(key, 0), (_REHEARSED,), 0, number)
+    batch = gather(shared.federation.train, row, places, run.model.preprocess)
+    loss = lambda params, x, y: run.model.loss(run.model.apply(params, shared.model, x), y).mean()
+    after = attack.rehearse(jax.random.fold_in(key, 1), shared.memory, params, batch, loss)
+    return tree.where(attackers.any(), after, shared.memory)
 
 
 def class_counts(run: Run, shared: RoundInput, own: ClientInput) -> Int[Array, " classes"] | None:

@@ -60,7 +60,8 @@ def evaluate_own_models(
         model = state.model._replace(statistics=statistics) if jax.tree.leaves(statistics) else state.model
         params = own_model(state.params, own)
         if adaptation is not None:
-            shared = RoundInput(trains_on, sampling.stream(key, "adaptation"), state.round, Downlink(params), model)
+            adapts = sampling.stream(key, "adaptation")
+            shared = RoundInput(trains_on, adapts, state.round, Downlink(params), model, state.attack)
             params = _adapted(run, adaptation, shared, client)
         places = begins[client], held_out.counts[client]
         return _metrics(run, examples, held_out, params, model, *places)

@@ -22,7 +22,7 @@ from fedjax_drag.simulation.devices.placement import everywhere, placed
 from fedjax_drag.simulation.model.initial_params import Start, started
 from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.evaluation import evaluate_clients, evaluate_model
+from fedjax_drag.simulation.program.evaluation import Goal, evaluate_clients, evaluate_model
 from fedjax_drag.simulation.program.federation import Federation, HeldOut
 from fedjax_drag.simulation.program.local import client_pass
 from fedjax_drag.simulation.program.own_models import evaluate_own_models
@@ -206,7 +206,9 @@ def evaluation(
     if run.algorithm.output is not None:
         output = run.algorithm.output(state.params, state.algorithm)
     has_labels = run.model.num_classes > 0 and test.y.ndim == 1
-    goal = attack.goal if attack and attack.is_targeted and has_labels else None
+    goal: Goal | None = attack.goal if attack and attack.is_targeted and has_labels else None
+    if goal is not None and attack is not None and "memory" in attack.needs:
+        goal = functools.partial(goal, memory=state.attack)
     measure = functools.partial(evaluate_model, run.model, state=state.model, mesh=run.mesh)
     of_test = measure(
         params=state.params,

@@ -14,6 +14,7 @@ from fedjax_drag.simulation.devices.placement import bring, placed
 from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.simulation.program import sampling, server
 from fedjax_drag.simulation.program.evaluation import attack_metrics, work_metrics
+from fedjax_drag.simulation.program.examples import rehearsed
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import client_pass, step_size_of
 from fedjax_drag.simulation.program.server import stack, stream
@@ -64,7 +65,7 @@ def one_round(
         downlink = downlink._replace(start=received.start)
     # What all clients receive, and what each receives for itself
     reachable, examples = _reachable(run, federation, federation.rows[ids])
-    shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model)
+    shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model, state.attack)
     if selected.arrivals is not None:
         shared = shared._replace(broadcasts=_with_latest(state.broadcasts, shared))
     kept = per_client.gather(state.clients, ids)
@@ -78,6 +79,8 @@ def one_round(
         clients = clients._replace(step_size=jax.lax.optimization_barrier(each))
     if run.attack is not None and "attacker_index" in run.attack.needs:
         clients = clients._replace(attacker_index=attacker_indices(federation, malicious, ids))
+    if run.attack is not None and run.attack.rehearses:
+        shared = shared._replace(memory=rehearsed(run, shared, clients, state.params))
     # What the method's server side is given by keyword
     needs = run.algorithm.needs
     server_key = sampling.round_key(key, "server", state.round)
@@ -104,7 +107,7 @@ def one_round(
     if start_loss is not None and "start_loss" in needs:
         extras["start_loss"] = start_loss.mean
     if "root_delta" in needs:
-        root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model)
+        root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model, state.attack)
         extras["root_delta"] = root_delta(run, root)
     cohort = Cohort(shared, clients, own_state, extras, who, selected, received, start_loss)
     # Local passes, attack, uplink and aggregation: chunk by chunk where sums suffice, else on the stack of messages
@@ -146,7 +149,7 @@ def choose_cohort(
         asked = ClientInput(client_ids, examples, federation.counts[client_ids], malicious)
         if run.attack is not None and "attacker_index" in run.attack.needs:
             asked = asked._replace(attacker_index=attacker_indices(federation, malicious, client_ids))
-        shared = RoundInput(reachable, key, state.round, Downlink(state.params), state.model)
+        shared = RoundInput(reachable, key, state.round, Downlink(state.params), state.model, state.attack)
         return losses_of(run, shared, asked, batch_size).mean[:number]
 
     def seconds(client_ids: Int[Array, " some"]) -> Float[Array, " some"]:
@@ -213,7 +216,7 @@ def _closed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -
     clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
     memory = before.selection if cohort.selected.memory is None else cohort.selected.memory
     observed = run.selection.observe(memory, _observed(run, before, cohort, outcome))
-    recalled = () if attack is None else attack.observe(before.attack, update, before.round)
+    recalled = () if attack is None else attack.observe(cohort.shared.memory, update, before.round)
     kept = last_update, model, clients, cohort.received, observed, cohort.shared.broadcasts, recalled
     state = RunState(outcome.params, after, before.round + 1, *kept)
     return placed((state, metrics), run.mesh, run.specs)

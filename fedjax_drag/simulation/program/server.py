@@ -126,7 +126,7 @@ def forged(run: Run, state: RunState, cohort: Cohort, uplink: Uplink) -> Uplink:
     attackers = attack.attackers(clients.malicious, state.round)
     knowledge = {
         "last_update": state.last_update,
-        "memory": state.attack,
+        "memory": cohort.shared.memory,
         "root_delta": cohort.extras.get("root_delta"),
         "aggregate": _preview(run, state, cohort, uplink),
     }
