@@ -103,7 +103,11 @@ class Attack(Part):
         parameters that the server would make of such messages in this round, except for its own random draws. A name in
         :data:`POISON_NEEDS` is a keyword of ``poison`` instead: ``"attacker_index"``, the client's number among the
         malicious clients (of the federation, or of the cohort where each has its own), int scalar from 0.
+      keeps_state: whether malicious clients keep what clients keep from round to round, such as momentum; else each
+        of their rounds is like a first one.
     """
+
+    keeps_state = True  # or a field
 
     if TYPE_CHECKING:
 
@@ -216,6 +220,10 @@ class WrappedAttack(Attack):
     def inner(self) -> Attack:
         """The attack inside."""
         raise undefined(self, "inner")
+
+    @property
+    def keeps_state(self) -> bool:  # type: ignore[override]
+        return self.inner.keeps_state
 
     @property
     def needs(self) -> frozenset[str]:
