@@ -2,13 +2,14 @@
 
 from jaxtyping import Array, Float
 
+from fedjax_drag import checks
 from fedjax_drag.aggregators._geometric_median import MedianAggregator
 from fedjax_drag.kernels.geometric_median import Median, weiszfeld
 from fedjax_drag.types import Deltas, Scalar
 
 
 class rfa(MedianAggregator):
-    """Robust federated averaging: smoothed Weiszfeld steps from the mean towards the geometric median.
+    """Robust federated averaging: a few smoothed Weiszfeld steps towards the geometric median.
 
     ``z <- sum_m w_m g_m`` with ``w_m`` proportional to ``p_m / max(nu, ||z - g_m||)``, then ``theta += z``. All clients
     start from the same parameters, so this is the median of their models, as the paper has it. There every step
@@ -20,6 +21,8 @@ class rfa(MedianAggregator):
       max_iterations: number of steps, >= 1.
       weighting: ``"uniform"`` (``p_m = 1/S``) or ``"examples"`` (as in the paper, ``p_m`` proportional to the client's
         number of training examples; needs the extra ``num_examples``).
+      start: where the steps begin: ``"mean"``, of weights ``p_m``; or ``"zero"``, from where short deltas are near and
+        weigh most in the first step.
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator`. Metrics: ``weight`` (coefficient of ``g_m``), ``cosine`` to the
@@ -37,13 +40,19 @@ class rfa(MedianAggregator):
 
     References:
       Pillutla et al., Robust aggregation for federated learning, 2022, Algorithm 2, with its nu = 1e-6 and
-      three steps.
+      three steps. From zero start the codes of Karimireddy, He and Jaggi (bucketing, 2022) and of ByzFL (2025).
     """
 
     tolerance: Scalar = 0.0
     max_iterations: int = 3
     weighting: str = "uniform"
+    start: str = "mean"
     split = "clients"
 
+    def check(self) -> None:
+        super().check()
+        checks.one_of("start", self.start, ("mean", "zero"))
+
     def solve(self, deltas: Deltas, mass: Float[Array, " clients"]) -> Median:
-        return weiszfeld(deltas, mass, self.smoothing, self.tolerance, self.max_iterations)
+        from_zero = self.start == "zero"
+        return weiszfeld(deltas, mass, self.smoothing, self.tolerance, self.max_iterations, from_zero)

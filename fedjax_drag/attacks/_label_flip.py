@@ -27,6 +27,9 @@ class label_flip(Attack):
     Args:
       fraction: of a malicious client's examples, in [0, 1]. 0.5 in the BR-DRAG paper, 1 in ClusterGuardFL.
       target_mean: a, for targets that are numbers: one number or one for each target; a simulation supplies it.
+      keeps_state: whether malicious clients keep momentum, and whatever else clients keep from round to round. Without,
+        what they send with :func:`~fedjax_drag.clients.momentum_sgd` is ``1 - beta`` of a gradient, as in the code of
+        bucketing (Karimireddy, He and Jaggi, 2022).
 
     Raises:
       ValueError: if ``fraction`` is out of range; while the run is built, if targets are numbers and ``target_mean`` is
@@ -42,6 +45,7 @@ class label_flip(Attack):
 
     fraction: Scalar = 0.5
     target_mean: Scalar | None = None
+    keeps_state: bool = True
 
     def check(self) -> None:
         checks.in_range("fraction", self.fraction, 0.0, 1.0)

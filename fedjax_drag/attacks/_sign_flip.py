@@ -17,6 +17,9 @@ class sign_flip(Attack):
 
     Args:
       scale: s > 0 in ``g <- -s g``.
+      keeps_state: whether malicious clients keep momentum, and whatever else clients keep from round to round. Without,
+        what they send with :func:`~fedjax_drag.clients.momentum_sgd` is ``1 - beta`` of a gradient, as in the code of
+        bucketing (Karimireddy, He and Jaggi, 2022).
 
     Raises:
       ValueError: if ``scale`` is not positive.
@@ -26,6 +29,7 @@ class sign_flip(Attack):
     """
 
     scale: Scalar = 1.0
+    keeps_state: bool = True
 
     def check(self) -> None:
         checks.positive("scale", self.scale)

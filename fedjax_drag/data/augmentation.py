@@ -24,25 +24,29 @@ Augmentation = Callable[[jax.Array, Any], Any]
 class crop_flip(CallablePart):
     """Shifts every image by up to ``padding`` pixels in both directions and mirrors half of them left to right.
 
-    The shift crops an image of the original size out of one padded with zeros, which after normalisation are the mean
-    colour.
+    The shift crops an image of the original size out of one that is padded around.
 
     Args:
       padding: P >= 0; shifts are uniform in [-P, P].
       flip: whether to mirror.
+      border: what it is padded with: ``"zeros"``, after normalisation the mean colour; or ``"reflect"``, the pixels
+        inside, mirrored about those of the border.
 
     Raises:
       ValueError: if an argument is out of range; while the run is built, if the inputs are not images.
 
     References:
-      He et al., Deep residual learning for image recognition, CVPR 2016, Section 4.2.
+      He et al., Deep residual learning for image recognition, CVPR 2016, Section 4.2. Mirrored in the
+      codes of NIID-Bench (Li et al., 2022) and of NVFlare.
     """
 
     padding: int = 4
     flip: bool = True
+    border: str = "zeros"
 
     def check(self) -> None:
         checks.count("padding", self.padding)
+        checks.one_of("border", self.border, ("zeros", "reflect"))
 
     def __call__(self, key: Key[Array, ""], x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
         """``(key, images [B, H, W, C]) -> images``, of floating type."""
@@ -52,7 +56,8 @@ class crop_flip(CallablePart):
         shift_key, flip_key = jax.random.split(key)
         corners = jax.random.randint(shift_key, (x.shape[0], 2), 0, 2 * self.padding + 1)
         around = (self.padding, self.padding)
-        padded = jnp.pad(x, ((0, 0), around, around, (0, 0)))
+        mode = "reflect" if self.border == "reflect" else "constant"
+        padded = jnp.pad(x, ((0, 0), around, around, (0, 0)), mode)
         x = jax.vmap(lambda image, c: jax.lax.dynamic_slice(image, (c[0], c[1], 0), x.shape[1:]))(padded, corners)
         if not self.flip:
             return x

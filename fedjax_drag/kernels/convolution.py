@@ -5,7 +5,8 @@ forms give the same numbers up to rounding; what differs is how they run where e
 (``vmap`` over kernels), and inside compiled loops.
 
 * ``looped``: a convolution with explicit transposes into NHWC/HWIO, the only order that XLA:CPU does not run as a
-  scalar loop inside a ``scan`` (``scripts/benchmark.py kernels``). ``vmap`` over the images alone lengthens the batch;
+  scalar loop inside a ``scan`` (``scripts/benchmark.py kernels``); the gradient of the kernel of wide images is a sum
+  of products of each image's patches. ``vmap`` over the images alone lengthens the batch;
   over kernels, one convolution after another, whose arrays stay in a core's cache.
 * ``banded``: one matrix product of stacked image rows with a banded (Toeplitz) matrix, built from the kernel by a
   product with a constant. Most of the band is zeros.
@@ -189,13 +190,31 @@ def _patch_kernel_gradient(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
     return (patches.T @ g.reshape(-1, g.shape[3])).reshape(k, k, x.shape[3], g.shape[3])
 
 
+def _kernel_gradient_by_image(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
+    """As the sum over images, whose patches stay in a core's cache."""
+    k = x.shape[1] + sum(pads) - g.shape[1] + 1
+
+    def add(total: jax.Array, image: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        one, slope = image
+        return total + _patches(one[None], k, pads).reshape(-1, total.shape[0]).T @ slope.reshape(-1, g.shape[3]), None
+
+    start = jnp.zeros((k * k * x.shape[3], g.shape[3]), g.dtype)
+    return lax.scan(add, start, (x, g))[0].reshape(k, k, x.shape[3], g.shape[3])
+
+
+def _looped_kernel_gradient(x: jax.Array, g: jax.Array, pads: Pads) -> jax.Array:
+    # A convolution with a kernel as large as the image is slow on a CPU where that is large (thresholds measured).
+    wide = g.shape[1] * g.shape[2] >= 400 and x.shape[3] >= 16
+    return (_kernel_gradient_by_image if wide else _canonical_kernel_gradient)(x, g, pads)
+
+
 _one_after_another = _repeated(_convolve, folds=True)
 
 FORMS = {
     "looped": ConvForm(
         _one_after_another,
         functools.partial(_turned, _one_after_another),
-        _repeated(_canonical_kernel_gradient, folds=False),
+        _repeated(_looped_kernel_gradient, folds=False),
     ),
     "banded": ConvForm(_band_product, functools.partial(_turned, _band_product), _band_kernel_gradient),
     "grouped": ConvForm(_convolve, _input_gradient, _kernel_gradient),

@@ -160,8 +160,9 @@ def weiszfeld(
     smoothing: chex.Numeric,
     tolerance: chex.Numeric,
     max_iterations: int,
+    from_zero: bool = False,
 ) -> Median:
-    """Weiszfeld's iteration from the weighted mean, until a step is shorter than ``tolerance``.
+    """Weiszfeld's iteration from the weighted mean, or from zero, until a step is shorter than ``tolerance``.
 
     The loop is a scan whose steps after convergence are skipped, so that it can be differentiated in reverse.
 
@@ -171,6 +172,7 @@ def weiszfeld(
       smoothing: lower bound ``nu`` on a distance, > 0, in the units of the deltas.
       tolerance: length of the last step, relative to :func:`spread`.
       max_iterations: static bound on the number of steps.
+      from_zero: static, whether the first point is zero.
     """
     mass, smoothing = in_accuracy_of(deltas, mass * tree.inverse(mass.sum()), smoothing)
 
@@ -182,7 +184,8 @@ def weiszfeld(
     def guarded(now: Median, _: None) -> tuple[Median, None]:
         return jax.lax.cond(now.residual > tolerance, step, lambda done: done, now), None
 
-    start = Median(tree.weighted_sum(mass, deltas), mass, jnp.zeros((), int), jnp.full((), jnp.inf, mass.dtype))
+    first = tree.weighted_sum((0 if from_zero else 1) * mass, deltas)
+    start = Median(first, mass, jnp.zeros((), int), jnp.full((), jnp.inf, mass.dtype))
     return jax.lax.scan(guarded, start, length=max_iterations)[0]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import flax.linen as nn
+import jax
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks
@@ -49,6 +50,7 @@ class CNN(nn.Module):
       drops_channels: whether dropout after the convolutions takes whole channels of an image.
       dropout: rates after the convolutions and after the hidden dense layer.
       initialisation: one of :data:`~fedjax_drag.models.initialisation.INITS`.
+      fixed_dropout: whether the same activations are dropped in every step.
     """
 
     num_classes: int
@@ -61,6 +63,7 @@ class CNN(nn.Module):
     drops_channels: bool = False
     dropout: tuple[float, float] = (0.0, 0.0)
     initialisation: str = "flax"
+    fixed_dropout: bool = False
 
     @nn.compact
     def __call__(
@@ -75,12 +78,21 @@ class CNN(nn.Module):
             pool = index >= self.first_pooled
             relu = self.last_relu or index + 1 < len(self.channels)
             x = Conv(features, self.kernel_size, self.padding, pool, relu=relu, **start)(x)
-        shared = (1, 2) if self.drops_channels else ()
-        x = nn.Dropout(self.dropout[0], broadcast_dims=shared, deterministic=not train)(x)
+        x = self._dropped(x, 0, train)
         x = x.reshape(x.shape[0], -1)
         x = nn.relu(nn.Dense(self.dense, **layer(self.initialisation, x.shape[-1]))(x))
-        x = nn.Dropout(self.dropout[1], deterministic=not train)(x)
+        x = self._dropped(x, 1, train)
         return nn.Dense(self.num_classes, **layer(self.initialisation, x.shape[-1]))(x)
+
+    @nn.nowrap
+    def _dropped(self, x: jax.Array, place: int, train: bool) -> jax.Array:
+        """With the dropout after the convolutions (0) or after the hidden layer (1)."""
+        shared = (1, 2) if self.drops_channels and place == 0 else ()
+        layer = nn.Dropout(self.dropout[place], broadcast_dims=shared, deterministic=not train)
+        if not (self.fixed_dropout and train):
+            return layer(x)
+        self.make_rng("dropout")  # unused: by its streams a model says that it trains with dropout
+        return layer(x, rng=jax.random.key(place))
 
     def _smallest(self) -> int:
         """The smallest height and width that leave a pixel for the dense layers."""
@@ -90,7 +102,13 @@ class CNN(nn.Module):
         return size
 
 
-def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0.0, 0.0), init: str = "flax") -> CNN:
+def cnn(
+    num_classes: int,
+    variant: str = "emnist",
+    dropout: Sequence[float] = (0.0, 0.0),
+    init: str = "flax",
+    fixed_dropout: bool = False,
+) -> CNN:
     """Builds a convolutional network.
 
     | variant | convolutions with ReLU, padded (SAME) and each pooled 2x2 | dense | parameters |
@@ -114,6 +132,8 @@ def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0
         via bucketing, 2022).
       init: how its parameters begin: ``"flax"``, ``"torch"`` or ``"normal"``
         (:mod:`~fedjax_drag.models.initialisation`).
+      fixed_dropout: whether dropout takes the same activations at the same places of a batch in every step, for every
+        client and seed. The code of bucketing does, which restores the state of its random numbers.
 
     Returns:
       A Flax module: images ``[B, H, W, C]`` to logits ``[B, num_classes]``. Height and width must be at
@@ -129,4 +149,11 @@ def cnn(num_classes: int, variant: str = "emnist", dropout: Sequence[float] = (0
     for index, rate in enumerate(dropout):
         checks.in_range(f"dropout[{index}]", rate, 0.0, 0.99)
     checks.one_of("init", init, INITS)
-    return CNN(num_classes, **_VARIANTS[variant]._asdict(), dropout=(dropout[0], dropout[1]), initialisation=init)
+    rates = (dropout[0], dropout[1])
+    return CNN(
+        num_classes,
+        **_VARIANTS[variant]._asdict(),
+        dropout=rates,
+        initialisation=init,
+        fixed_dropout=fixed_dropout,
+    )

@@ -130,3 +130,21 @@ def test_a_kept_carry_that_begins_with_more_than_the_parameters_is_found_out():
 def test_a_share_out_of_range_is_refused(beta):
     with pytest.raises(ValueError, match=r"beta=.*: must be in \[0, 1\)"):
         momentum_sgd(beta)
+
+
+@pytest.mark.thorough
+def test_attackers_that_keep_no_state_send_a_part_of_their_gradient():
+    points, beta, eta = 6, 0.5, 0.4
+    fed, x = federation(np.random.default_rng(3).normal(size=(points, 2)))
+    attack = fd.attacks.sign_flip(keeps_state=False)
+    changes = {"attack": attack, "num_byzantine": 2, "num_rounds": 4, "step_size": eta}
+    result = run(fed, fd.aggregators.fedavg(), momentum_sgd(beta), **changes)
+    w, momentum = np.zeros(2), np.zeros((points, 2))
+    malicious = np.zeros(points, bool)
+    malicious[np.asarray(result.history["client_ids"][0])[result.history["malicious"][0]]] = True
+    for _ in range(4):
+        momentum = beta * momentum + (1 - beta) * (w - x)
+        w = w - eta * np.where(malicious[:, None], -momentum, momentum).mean(axis=0)
+        momentum[malicious] = 0.0
+    np.testing.assert_allclose(result.params["w"], w, rtol=2e-5)
+    np.testing.assert_allclose(result.state.clients.carry.rows["w"], momentum, rtol=2e-5, atol=1e-7)

@@ -22,6 +22,7 @@ SHAPES = [  # N, H, W, Cin, Cout, k
     (1, 5, 5, 2, 3, 1),
     (2, 9, 8, 3, 33, 3),
     (2, 10, 11, 6, 32, 5),
+    (2, 22, 23, 16, 5, 3),
 ]
 BANDED, WIDE = SHAPES[1], SHAPES[6]  # the two are computed by different forms
 

@@ -148,3 +148,12 @@ def test_a_basic_block_is_the_usual_one(side):
             np.testing.assert_allclose(
                 found, usual[names.get(name, name)][part].reshape(found.shape), rtol=1e-4, atol=1e-3
             )
+
+
+def test_fixed_dropout_takes_the_same_activations_in_every_step():
+    x = np.random.default_rng(0).normal(size=(3, 28, 28, 1)).astype(np.float32)
+    model = models.cnn(10, "bucketing", (0.25, 0.5), fixed_dropout=True)
+    params = model.init(jax.random.key(0), x)
+    trained = [model.apply(params, x, train=True, rngs={"dropout": jax.random.key(seed)}) for seed in (1, 2)]
+    np.testing.assert_array_equal(*trained)
+    assert not np.allclose(trained[0], model.apply(params, x))

@@ -227,9 +227,9 @@ def _minimise(X: np.ndarray, p: np.ndarray, nu: float, start: np.ndarray | None)
     return z + spread * found.x
 
 
-def weiszfeld(G: np.ndarray, p: np.ndarray, smoothing: float, steps: int) -> np.ndarray:
-    """So many smoothed Weiszfeld steps from the weighted mean."""
-    z = p @ G / p.sum()
+def weiszfeld(G: np.ndarray, p: np.ndarray, smoothing: float, steps: int, from_zero: bool = False) -> np.ndarray:
+    """So many smoothed Weiszfeld steps from the weighted mean, or from zero."""
+    z = np.zeros(G.shape[1]) if from_zero else p @ G / p.sum()
     for _ in range(steps):
         w = p / np.maximum(np.linalg.norm(G - z, axis=1), smoothing)
         z = w @ G / w.sum()

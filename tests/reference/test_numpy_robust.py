@@ -97,12 +97,13 @@ def check_autogm(played, lam=None):
     np.testing.assert_allclose(played.metrics["weight"][played.seen], expected.weight, atol=2e-5)
 
 
-def check_rfa(played, examples=False):
+def check_rfa(played, examples=False, from_zero=False):
     """Three Weiszfeld steps, and the coefficients of the last as far as float32 tells where the second led."""
     p = played.extra["num_examples"] if examples else np.ones(len(played.G))
-    before = numpy_robust.weiszfeld(played.G, p, 1e-6, 2)
+    weiszfeld = functools.partial(numpy_robust.weiszfeld, played.G, p, 1e-6, from_zero=from_zero)
+    before = weiszfeld(steps=2)
     distance = np.maximum(np.linalg.norm(played.G - before, axis=1), 1e-6)
-    expected = numpy_robust.outcome(played.G, numpy_robust.weiszfeld(played.G, p, 1e-6, 3), p / distance)
+    expected = numpy_robust.outcome(played.G, weiszfeld(steps=3), p / distance)
     assert_close(played.update, expected.update)
     weight = expected.weight / expected.weight.sum()
     rounding = 4 * np.finfo(np.float32).eps * np.linalg.norm(before) / distance.min()
@@ -150,6 +151,7 @@ PAIRS = {
     "bulyan-6": bulyan(6),
     "rfa": Pair("rfa", {}, check=check_rfa),
     "rfa-examples": Pair("rfa", {"weighting": "examples"}, check=functools.partial(check_rfa, examples=True)),
+    "rfa-zero": Pair("rfa", {"start": "zero"}, check=functools.partial(check_rfa, from_zero=True)),
     "raga": Pair("raga", MEDIAN, check=check_median),
     "raga-examples": Pair(
         "raga", {**MEDIAN, "weighting": "examples"}, check=functools.partial(check_median, examples=True)
@@ -168,6 +170,7 @@ NNM = {
 
 VARIANTS = {
     "rfa-examples",
+    "rfa-zero",
     "raga-examples",
     "fedexp-tiny",
     "trimmed_mean-0",

@@ -77,6 +77,14 @@ def test_crop_flip_gives_every_shift_of_every_image_and_its_mirror_image():
         assert counts.min() > 25  # 56 are expected, 7 their standard deviation
 
 
+def test_a_reflected_border_shows_the_pixels_inside():
+    image = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)
+    shifted = np.asarray(crop_flip(2, flip=False, border="reflect")(jax.random.key(0), np.repeat(image, 200, 0)))
+    padded = np.pad(image[0], ((2, 2), (2, 2), (0, 0)), "reflect")
+    allowed = {padded[i : i + 4, j : j + 4].tobytes() for i in range(5) for j in range(5)}
+    assert {one.tobytes() for one in shifted} == allowed
+
+
 def test_crop_without_flip_or_shift_changes_nothing():
     images = np.random.default_rng(1).normal(size=(5, 4, 4, 1)).astype(np.float32)
     np.testing.assert_array_equal(crop_flip(0, flip=False)(jax.random.key(0), jnp.asarray(images)), images)

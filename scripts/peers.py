@@ -1,6 +1,6 @@
 """Sets the runs of configs/peers/bucketing_*.yaml beside the logs of the authors of bucketing.
 
-    python scripts/bucketing_tables.py runs/bucketing_mimic* runs/bucketing_attacks runs/bucketing_momentum
+    python scripts/peers.py runs/bucketing_mimic* runs/bucketing_attacks runs/bucketing_momentum
 
 Both are the mean of the last five evaluations in %, its mean over the seeds with a 95 % interval (Student's t). The
 last column says whether the intervals overlap. Their figures are in docs/results/bucketing_logs.csv.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-import bucketing_tables
+import peers
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS
 from fedjax_drag.experiment.sweep.grid import load_grid
@@ -18,8 +18,8 @@ CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "peers").glob("bucketi
 def test_the_configurations_run_every_setting_of_the_logs():
     """Beside mimicry with momentum, whose target depends on the seed."""
     points = [point for path in CONFIGS for point in load_grid(path).points]
-    found = {bucketing_tables.setting_of(point.config) for point in points}
-    logged = bucketing_tables.logged()
+    found = {peers.setting_of(point.config) for point in points}
+    logged = peers.logged()
     assert {setting for setting in logged if not (setting.attack == "mimic" and setting.momentum)} == found
     assert all(len(accuracies) == 3 for accuracies in logged.values())
     assert len(logged) == 20 + 80 - 8
@@ -34,10 +34,10 @@ def test_a_row_sets_both_means_beside_each_other(tmp_path):
         OmegaConf.save(OmegaConf.create(config.to_mapping() | {"seed": seed}), cell / results.CONFIG)
         lines = [{"round": 10 * (place + 1), "test_accuracy": value} for place, value in enumerate(accuracies)]
         (cell / METRICS).write_bytes(b"".join(map(metrics_file.line_of, lines)))
-    ours = bucketing_tables.measured([tmp_path])
+    ours = peers.measured([tmp_path])
     (accuracies,) = ours.values()
     assert accuracies == pytest.approx({0: 0.8, 1: 1.6})
-    head, row = bucketing_tables.rows(bucketing_tables.logged(), ours)
+    head, row = peers.rows(peers.logged(), ours)
     assert dict(zip(head, row, strict=True)) | {"theirs": "", "ours": ""} == {
         "rule": "krum",
         "buckets": "0",
