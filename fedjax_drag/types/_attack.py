@@ -125,19 +125,13 @@ class Attack(Part):
       needs: names of the keywords that ``forge`` must receive. ``"last_update"``: the last round's change of the global
         parameters, like ``params``. ``"root_delta"``: the delta of the server's own pass on its root data, like
         ``params``; only with a method that has one. ``"aggregate"``: ``(uplink) -> update``, the change of the global
-<<<<<<< HEAD
         parameters that the server would make of such messages in this round, except for its own random draws.
         ``"memory"``: what :meth:`init`, :meth:`rehearse` and :meth:`observe` have made of the rounds so far; it is a
         keyword of ``poison`` and ``goal`` too. A name in :data:`POISON_NEEDS` is a keyword of ``poison`` instead:
         ``"attacker_index"``, the client's number among the malicious clients (of the federation, or of the cohort where
         each has its own), int scalar from 0.
-=======
-        parameters that the server would make of such messages in this round, except for its own random draws. A name in
-        :data:`POISON_NEEDS` is a keyword of ``poison`` instead: ``"attacker_index"``, the client's number among the
-        malicious clients (of the federation, or of the cohort where each has its own), int scalar from 0.
       keeps_state: whether malicious clients keep what clients keep from round to round, such as momentum; else each
         of their rounds is like a first one.
->>>>>>> w/s62
     """
 
     keeps_state = True  # or a field

@@ -213,21 +213,15 @@ def _closed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -
         metrics |= attack_metrics(outcome.benign_sum, update, malicious, of_rule.get("weight"), valid, who.present)
     last_update = update if attack is not None and "last_update" in attack.needs else ()
     model = before.model._replace(statistics=_statistics(run, before, cohort, outcome))
-<<<<<<< HEAD
-    clients = per_client.put(before.clients, outcome.local.kept, ids, valid)
+    keeping = valid
+    if attack is not None and not attack.keeps_state:
+        keeping = ~malicious if valid is None else valid & ~malicious
+    clients = per_client.put(before.clients, outcome.local.kept, ids, keeping)
     memory = before.selection if cohort.selected.memory is None else cohort.selected.memory
     observed = run.selection.observe(memory, _observed(run, before, cohort, outcome))
     recalled = () if attack is None else attack.observe(cohort.shared.memory, update, before.round)
     kept = last_update, model, clients, cohort.received, observed, cohort.shared.broadcasts, recalled
     state = RunState(outcome.params, after, before.round + 1, *kept)
-=======
-    keeping = valid
-    if attack is not None and not attack.keeps_state:
-        keeping = ~malicious if valid is None else valid & ~malicious
-    clients = per_client.put(before.clients, outcome.local.kept, ids, keeping)
-    observed = run.selection.observe(before.selection, _observed(run, before, cohort, outcome))
-    state = RunState(outcome.params, after, before.round + 1, last_update, model, clients, cohort.received, observed)
->>>>>>> w/s62
     return placed((state, metrics), run.mesh, run.specs)
 
 
