@@ -94,6 +94,7 @@ def test_the_test_has_the_counts_of_the_authors_code(size, count):
     assert not at(count - 1)
 
 
+@pytest.mark.thorough
 def test_poisonedfl_moves_a_run_along_its_signs_and_resumes():
     digits = fd.data.partition.iid(fd.data.load("digits"), num_clients=10, seed=0)
     settings = {
