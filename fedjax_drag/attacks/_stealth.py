@@ -10,7 +10,7 @@ from fedjax_drag.attacks._attack import Knowledge, check_knowledge, known, mean_
 from fedjax_drag.attacks._harm import unit
 from fedjax_drag.types import Attack, Scalar, Uplink, WrappedAttack
 
-_ROUNDING = 1e-5  # share of the length of a delta below which its part aside of the mean is one of rounding
+_ROUNDING = 1e-5  # of a cosine, and of a delta's part aside of the mean as a share of its length
 
 
 class stealth(WrappedAttack):
@@ -23,8 +23,8 @@ class stealth(WrappedAttack):
         v <- min(1, norm r / ||v||) v
 
     So a delta within the bounds keeps its bits, one at a smaller cosine is turned in the plane of ``v`` and ``g`` just
-    as far as it must be, at the same length, and what is still too long is shortened. A delta exactly against ``g`` has
-    no ``o``; along ``g`` alone, ``||v|| cosine g / ||g||`` is sent.
+    as far as it must be, at the same length, and what is still too long is shortened. Of a delta exactly against
+    ``g``, which has no ``o``, ``||v|| max(cosine, 0) g / ||g||`` is left.
 
     Around :func:`~fedjax_drag.attacks.backdoor` with a large ``boost`` it is model replacement under a bound of the
     norm: scaled up as far as a server that clips lets it pass; around :func:`~fedjax_drag.attacks.dba` the same with a
@@ -105,10 +105,11 @@ def turned(deltas: Any, mean: Any, cosine: Any) -> Any:
     apart = tree.norms(aside)
     apart = jnp.where(apart > _ROUNDING * lengths, apart, 0)
     sideways = jnp.sqrt(1 - jnp.square(jnp.asarray(cosine, lengths.dtype))) * lengths * tree.inverse(apart)
-    turns = (found < cosine) & (tree.norm(mean) > 0)
+    onwards = jnp.where(apart > 0, cosine, jnp.maximum(cosine, 0)) * lengths
+    turns = (found < cosine - _ROUNDING) & (tree.norm(mean) > 0)
 
     def leaf(x: jax.Array, o: jax.Array, g: jax.Array) -> jax.Array:
-        new = tree.expand(cosine * lengths, x) * g + tree.expand(sideways, x) * o
+        new = tree.expand(onwards, x) * g + tree.expand(sideways, x) * o
         return jnp.where(tree.expand(turns, x), new, x)
 
     return jax.tree.map(leaf, deltas, aside, ahead)

@@ -68,6 +68,7 @@ def run(kind, **settings):
     )
 
 
+@pytest.mark.thorough
 def test_without_steps_it_is_the_backdoor():
     first, second = run("a3fl", steps=0).history, run("backdoor").history
     for name in ("attack_success_rate", "test_accuracy", "test_loss", "train_loss"):

@@ -94,6 +94,7 @@ def test_the_test_has_the_counts_of_the_authors_code(size, count):
     assert not at(count - 1)
 
 
+@pytest.mark.thorough
 def test_poisonedfl_moves_a_run_along_its_signs_and_resumes():
     digits = fd.data.partition.iid(fd.data.load("digits"), num_clients=10, seed=0)
     settings = {
@@ -149,8 +150,9 @@ def test_stealth_leaves_alone_what_is_within_the_bounds():
     np.testing.assert_array_equal(sent(attacks.stealth(attacks.label_flip(), norm=10.0, cosine=-1.0), G), G[MALICIOUS])
     against = G.copy()
     against[MALICIOUS] = -G[~MALICIOUS].mean(axis=0)
-    turned = sent(attacks.stealth(attacks.label_flip(), norm=None, cosine=0.5), against)
-    np.testing.assert_allclose(turned, -0.5 * against[MALICIOUS], rtol=1e-4, atol=1e-4)
+    for cosine, left in ((0.5, -0.5), (0.0, 0.0), (-0.5, 0.0), (-1.0, 1.0)):
+        turned = sent(attacks.stealth(attacks.label_flip(), norm=None, cosine=cosine), against)
+        np.testing.assert_allclose(turned, left * against[MALICIOUS], rtol=1e-4, atol=1e-4)
 
 
 def test_model_replacement_under_a_bound_is_scaled_to_the_bound():

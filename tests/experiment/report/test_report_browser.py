@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from reports import write_run, write_sweep
+from standings import standing
 
+from fedjax_drag.experiment.arena import page as arena_page
 from fedjax_drag.experiment.report import write
 
 pytestmark = pytest.mark.slow
@@ -143,3 +145,22 @@ def test_print_is_light_and_has_every_chart_within_the_paper(browser, tmp_path):
     assert max(widths) <= 680
     assert browser.execute_script("return window.unfolded") == 2
     assert browser.execute_script("return document.querySelectorAll('#setup details[open]').length") == 0
+
+
+def test_entries_of_an_arena_are_searched_and_filtered_by_what_they_may_know(browser, tmp_path):
+    path = arena_page.write(standing({"krum": 0.82, "root_only": 0.3, "median": 0.6}), tmp_path / "arena.html")
+    browser.get(path.as_uri())
+    entries = lambda: browser.execute_script("""
+        return [...document.querySelectorAll('#standing tbody tr')].filter(e => e.checkVisibility())
+            .map(e => e.querySelector('a').textContent)""")
+    box, search = (browser.find_element("css selector", f".filter {one}") for one in ("[value='root data']", "[type]"))
+    assert entries() == ["krum", "median", "root_only"]
+    box.click()
+    assert entries() == ["krum", "median"]
+    search.send_keys("blanchard")
+    assert entries() == ["krum"]
+    search.clear()
+    box.click()
+    browser.find_element("xpath", "//section[@id='standing']//button[text()='withstands']").click()
+    assert entries()[0] == "krum"
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
