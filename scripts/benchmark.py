@@ -9,6 +9,7 @@
     python scripts/benchmark.py federation 1000000  # set-up, memory and rounds of a federation of a million clients
     python scripts/benchmark.py sweep 64            # a sweep of up to 256 cells as one program, against separate runs
     python scripts/benchmark.py aggregators drag    # aggregation rules alone, against one pass over the deltas
+    python scripts/benchmark.py libraries           # rules beside those of ByzFL and ByzPy, where these are installed
     python scripts/benchmark.py clients             # the local steps of every method, against those of FedAvg
     python scripts/benchmark.py kernels             # the kernels' fast forms, against their references
     python scripts/benchmark.py start --against ../before  # from the command to the curve, and what an evaluation costs
@@ -41,6 +42,7 @@ from benchmarks import (
     federation,
     growth,
     kernels,
+    libraries,
     networks,
     profiling,
     programs,
@@ -107,6 +109,12 @@ def time_aggregators(
     with _misuse():
         rows = aggregators.run(chosen or [], repeats, memory_gib)
     _report(rows, f"median of {repeats}", json_file)
+
+
+@app.command("libraries")
+def time_libraries(repeats: Repeats = 9, json_file: JsonFile = None) -> None:
+    """Times aggregation rules beside those of ByzFL and ByzPy."""
+    _report(libraries.run(repeats), f"median of {repeats}", json_file)
 
 
 @app.command("kernels")

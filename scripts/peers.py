@@ -1,40 +1,53 @@
-"""Sets the runs of configs/peers/bucketing_*.yaml beside the logs of the authors of bucketing.
+"""Sets the sweeps of configs/peers beside the figures that their authors have printed.
 
-    python scripts/peers.py runs/bucketing_mimic* runs/bucketing_attacks runs/bucketing_momentum
+    python scripts/peers.py runs/bucketing_* runs/byzfl runs/fedlab
 
-Both are the mean of the last five evaluations in %, its mean over the seeds with a 95 % interval (Student's t). The
-last column says whether the intervals overlap. Their figures are in docs/results/bucketing_logs.csv.
+Prints a table of each peer. ``--page`` writes the tables into docs/results/peers.md, and every setting into
+docs/results/peers_settings.csv. Figures are means over the seeds with 95 % intervals (Student's t); two overlap where
+their difference is at most the sum of the half widths; of a figure without an interval half the last printed digit
+counts. Published figures are in docs/results/bucketing_logs.csv, run by run, and in peers_published.csv.
 """
 
 import csv
 import itertools
+import math
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import numpy as np
 import typer
+import yaml
+from scipy import stats
 
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.intervals import estimate
+from fedjax_drag.experiment.intervals import Estimate, estimate
 from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run.results import StoredRun
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.summary_page import markdown
 
-LOGS = Path(__file__).parents[1] / "docs" / "results" / "bucketing_logs.csv"
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+LOGS, PUBLISHED = RESULTS / "bucketing_logs.csv", RESULTS / "peers_published.csv"
+PAGE, SETTINGS = RESULTS / "peers.md", RESULTS / "peers_settings.csv"
 LAST = 5
-"""Evaluations whose mean is a figure."""
+"""Evaluations whose mean is a figure of bucketing."""
 
 _RULES = {"fedavg": "avg", "krum": "krum", "median": "cm", "rfa": "rfa", "centered_clipping": "cp"}
 _ATTACKS = {"label_flip": "LF", "sign_flip": "BF", "ipm": "IPM", "alie": "ALIE", "mimic": "mimic"}
+_SHOWN = {"avg": "mean", "krum": "Krum", "cm": "median", "rfa": "RFA", "cp": "clipping"}
+_METHODS = {"scaffold": "SCAFFOLD", "fednova": "FedNova"}
+_SPLITS = {"iid": "IID", "shards": "two shards"}
+_DATA = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 
-Accuracies = dict[int, float]
-"""Of a setting, by seed, in percent."""
+BySeed = dict[int, float]
+"""Figures of a setting."""
 
 
 class Setting(NamedTuple):
-    """What their tables tell apart, in their words.
+    """What the tables of bucketing tell apart, in their words.
 
     Attributes:
       rule: ``avg``, ``krum``, ``cm``, ``rfa`` or ``cp``.
@@ -50,10 +63,14 @@ class Setting(NamedTuple):
     noniid: bool
     bucket_size: int
 
+    def __str__(self) -> str:
+        alike = "" if self.noniid else " alike"
+        return f"{_SHOWN[self.rule]} s={self.bucket_size} {self.attack} momentum={self.momentum:g}{alike}"
 
-def logged() -> dict[Setting, Accuracies]:
-    """Their figures; of mimicry without momentum among clients that differ, which they ran twice, the first."""
-    found: dict[Setting, Accuracies] = defaultdict(dict)
+
+def logged() -> dict[Setting, BySeed]:
+    """Bucketing's figures; of mimicry without momentum among clients that differ, which they ran twice, the first."""
+    found: dict[Setting, BySeed] = defaultdict(dict)
     with LOGS.open(encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
             *about, buckets, seed = row["setting"].split("_")
@@ -66,7 +83,7 @@ def logged() -> dict[Setting, Accuracies]:
 
 
 def setting_of(config: Config) -> Setting:
-    """The setting of a run."""
+    """The setting of a run of bucketing."""
     rule, bucket_size = config.aggregator, 0
     if rule.name == "bucketing":
         rule, bucket_size = rule.arguments["aggregator"], rule.arguments["bucket_size"]
@@ -78,31 +95,165 @@ def setting_of(config: Config) -> Setting:
     )
 
 
-def measured(folders: Iterable[Path]) -> dict[Setting, Accuracies]:
-    """Our figures, of the runs in the folders of sweeps that are at their end."""
-    found: dict[Setting, Accuracies] = defaultdict(dict)
-    for folder in folders:
-        for run in itertools.chain.from_iterable(map(results.read, sorted((folder / sweep_folder.CELLS).iterdir()))):
-            if run.history and run.history["round"][-1] == run.config.rounds:
-                accuracy = 100 * np.mean(run.history["test_accuracy"][-LAST:])
-                found[setting_of(run.config)][run.config.seed] = float(accuracy)
+def theirs() -> dict[str, dict[str, Estimate]]:
+    """Published figures and their intervals, by table and setting; of one without a deviation the half width is NaN."""
+    found: dict[str, dict[str, Estimate]] = defaultdict(dict)
+    for setting, by_seed in logged().items():
+        found["bucketing"][str(setting)] = estimate(np.array(list(by_seed.values())))
+    with PUBLISHED.open(encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            half = math.nan
+            if row["deviation"]:
+                runs = int(row["runs"])
+                half = float(stats.t.ppf(0.975, runs - 1)) * float(row["deviation"]) / math.sqrt(runs)
+            found[row["table"]][row["setting"]] = Estimate(float(row["value"]), half)
     return found
 
 
-def rows(theirs: dict[Setting, Accuracies], ours: dict[Setting, Accuracies]) -> list[list[str]]:
-    """A row for each setting that has been run, and the head."""
-    lines = [["rule", "buckets", "attack", "momentum", "clients", "theirs", "ours", "seeds", "overlap"]]
-    for setting in sorted(ours):
-        (there, spread), (here, half) = (estimate(np.array(list(of[setting].values()))) for of in (theirs, ours))
-        overlap = "" if np.isnan(half) else "yes" if abs(there - here) <= spread + half else "no"
-        shown = [setting.rule, str(setting.bucket_size), setting.attack, f"{setting.momentum:g}"]
-        shown.append("differ" if setting.noniid else "alike")
-        figures = [
-            f"{mean:.1f}" + (f" ± {width:.1f}" if np.isfinite(width) else "")
-            for mean, width in ((there, spread), (here, half))
-        ]
-        lines.append([*shown, *figures, str(len(ours[setting])), overlap])
+def _accuracies(run: StoredRun) -> np.ndarray:
+    return 100 * np.asarray(run.history["test_accuracy"])
+
+
+def _method(config: Config) -> str:
+    if config.algorithm.name in _METHODS:
+        return _METHODS[config.algorithm.name]
+    if config.client.name == "fedprox":
+        mu = config.client.arguments["mu"]
+        return "FedProx" if mu == 0.01 else f"FedProx ({mu:g})"
+    return "FedAvg"
+
+
+def _niid(run: StoredRun) -> str:
+    split = "Dirichlet" if run.config.partition.name == "dirichlet" else "two labels"
+    return f"{_DATA[run.config.data.name]} {split} {_method(run.config)}"
+
+
+def _byzfl(run: StoredRun) -> str:
+    rule = "trimmed mean" if "trimmed_mean" in str(run.config.aggregator) else "geometric median"
+    return f"{rule} gamma={run.config.partition.arguments['gamma']:g} f={run.config.num_byzantine}"
+
+
+def _fednova(run: StoredRun) -> str:
+    rho = run.config.algorithm.arguments.get("rho", 0.0)
+    optimizer = run.config.local_optimizer
+    kept = rho or (optimizer.arguments.get("momentum", 0.0) if optimizer else 0.0)
+    epochs = "2" if run.config.local_epochs == 2 else "2 to 5"
+    return f"{_method(run.config)}{' momentum' if kept else ''} epochs={epochs}"
+
+
+def _nvflare(run: StoredRun) -> str:
+    server = run.config.aggregator.arguments.get("server_optimizer")
+    method = "server momentum" if server else _method(run.config)
+    return f"{method} beta={run.config.partition.arguments['beta']:g}"
+
+
+def _rounds(run: StoredRun) -> float:
+    return float(run.history["round"][np.argmax(np.asarray(run.history["test_accuracy"]) >= run.config.stop_when)])
+
+
+class Reader(NamedTuple):
+    """How the runs of a sweep become figures of a table.
+
+    Attributes:
+      table: of :func:`theirs`.
+      setting: of a run.
+      figure: of a run.
+    """
+
+    table: str
+    setting: Callable[[StoredRun], str]
+    figure: Callable[[StoredRun], float]
+
+
+def _best(run: StoredRun) -> float:
+    return float(_accuracies(run).max())
+
+
+def _end(run: StoredRun) -> float:
+    return float(_accuracies(run)[-1])
+
+
+READERS: dict[str, list[Reader]] = {
+    "bucketing": [
+        Reader("bucketing", lambda run: str(setting_of(run.config)), lambda run: float(_accuracies(run)[-LAST:].mean()))
+    ],
+    "flower_niid": [Reader("flower", _niid, _best)],
+    "niid_cifar10": [Reader("flower", _niid, _best), Reader("niid_bench", _niid, _end)],
+    "fedlab": [
+        Reader(table, lambda run: _SPLITS[run.config.partition.name], _rounds) for table in ("fedlab", "mcmahan")
+    ],
+    "fednova": [Reader("fednova", _fednova, _end)],
+    "nvflare": [Reader("nvflare", _nvflare, _best)],
+}
+"""By the name of a configuration, or how it begins; ByzFL's figure is not of one run, see :func:`worst`."""
+
+
+def worst(by_attack: dict[str, dict[int, np.ndarray]]) -> BySeed:
+    """ByzFL's figure: the best evaluation of the mean over the seeds, under the attack that leaves least of it."""
+    means = {attack: np.mean(list(curves.values()), axis=0) for attack, curves in by_attack.items()}
+    attack = min(means, key=lambda name: means[name].max())
+    return {seed: float(curve[means[attack].argmax()]) for seed, curve in by_attack[attack].items()}
+
+
+def measured(folders: Iterable[Path]) -> dict[str, dict[str, BySeed]]:
+    """Our figures, by table and setting, of the runs in the folders of sweeps that are at their end."""
+    found: dict[str, dict[str, BySeed]] = defaultdict(lambda: defaultdict(dict))
+    curves: dict[str, dict[str, dict[int, np.ndarray]]] = defaultdict(lambda: defaultdict(dict))
+    for folder in folders:
+        sweep = yaml.safe_load((folder / sweep_folder.CONFIG).read_text(encoding="utf-8"))["name"]
+        cells = sorted((folder / sweep_folder.CELLS).iterdir())
+        for run in itertools.chain.from_iterable(map(results.read, cells)):
+            if not run.history:
+                continue
+            reached = run.config.stop_when is not None and run.history["test_accuracy"][-1] >= run.config.stop_when
+            if run.history["round"][-1] != run.config.rounds and not reached:
+                continue
+            if sweep.startswith("byzfl") and run.config.attack and run.config.attack.arguments.get("side") != "above":
+                curves[_byzfl(run)][run.config.attack.name][run.config.seed] = _accuracies(run)
+            for name, readers in READERS.items():
+                for reader in readers if sweep.startswith(name) else ():
+                    found[reader.table][reader.setting(run)][run.config.seed] = reader.figure(run)
+    for setting, by_attack in curves.items():
+        if len(by_attack) == 3:
+            found["byzfl"][setting] = worst(by_attack)
+    return found
+
+
+def _overlap(there: Estimate, here: Estimate, table: str) -> str:
+    """Empty where we have one seed: then there is no interval."""
+    if np.isnan(here.half):
+        return ""
+    coarse = 0.5 if table == "byzfl" else 0.05  # half of the last digit
+    spread = coarse if np.isnan(there.half) else there.half
+    return "yes" if abs(there.mean - here.mean) <= spread + here.half else "no"
+
+
+def rows(published: dict[str, Estimate], ours: dict[str, BySeed], table: str) -> list[list[str]]:
+    """A row for each setting, also of those that have not been run, and the head."""
+    lines = [["setting", "theirs", "ours", "seeds", "difference", "overlap"]]
+    for setting, there in published.items():
+        if setting not in ours:
+            lines.append([setting, _shown(there), "missing", "0", "", ""])
+            continue
+        here = estimate(np.array(list(ours[setting].values())))
+        spread = math.hypot(0 if np.isnan(there.half) else there.half, here.half)
+        difference = _shown(Estimate(here.mean - there.mean, spread), sign="+")
+        lines.append(
+            [setting, _shown(there), _shown(here), str(len(ours[setting])), difference, _overlap(there, here, table)]
+        )
     return lines
+
+
+def _shown(value: Estimate, sign: str = "") -> str:
+    return f"{value.mean:{sign}.1f}" + ("" if np.isnan(value.half) else f" \N{PLUS-MINUS SIGN} {value.half:.1f}")
+
+
+def count(table: list[list[str]]) -> str:
+    """How many settings of a table have been run, and how many of those with an interval overlap."""
+    done = [row for row in table[1:] if row[2] != "missing"]
+    judged = [row for row in done if row[-1]]
+    overlapping = sum(row[-1] == "yes" for row in judged)
+    return f"{len(done)} of {len(table) - 1} settings run; {overlapping} of the {len(judged)} with an interval overlap."
 
 
 def main(
@@ -110,11 +261,30 @@ def main(
         list[Path],
         typer.Argument(metavar="DIR...", exists=True, file_okay=False, help="Results folders of the sweeps."),
     ],
+    page: Annotated[
+        bool, typer.Option("--page", help="Write the tables into the page and the settings' file.")
+    ] = False,
 ) -> None:
-    """Print the table."""
-    table = rows(logged(), measured(folders))
-    typer.echo(markdown(table))
-    typer.echo(f"\n{sum(row[-1] == 'yes' for row in table)} of {len(table) - 1} overlap")
+    """Set the sweeps beside the published figures."""
+    ours = measured(folders)
+    tables = {name: rows(published, ours[name], name) for name, published in theirs().items()}
+    if not page:
+        for name, table in tables.items():
+            if ours[name]:
+                typer.echo(f"{name}\n\n{markdown([row for row in table if row[2] != 'missing'])}\n\n{count(table)}\n")
+        return
+    with SETTINGS.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["table", *next(iter(tables.values()))[0]])
+        writer.writerows([name, *row] for name, table in tables.items() for row in table[1:])
+    text = PAGE.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        shown = [row for row in table if row[2] != "missing"]
+        block = f"{count(table)}\n" + (f"\n{markdown(shown)}\n" if 1 < len(shown) <= 33 else "")
+        text = re.sub(
+            rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda m, b=block: m[1] + b + m[2], text, flags=re.DOTALL
+        )
+    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

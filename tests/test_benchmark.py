@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import benchmark
 import fedjax_drag as fd
-from benchmarks import aggregators, convolution, equality, networks, programs
+from benchmarks import aggregators, convolution, equality, libraries, networks, programs
 from benchmarks.timing import seconds_each
 from benchmarks.workloads import WORKLOADS
 
@@ -142,3 +142,12 @@ def test_a_tree_is_timed_against_another(monkeypatch):
     figures = dict(zip(head.split(" | "), row.split(" | "), strict=True))
     assert figures["program"] == "fedavg"
     assert float(figures["ratio_to_before"]) > 0
+
+
+@pytest.mark.thorough
+def test_libraries_are_timed_where_they_are_installed(monkeypatch):
+    for name, value in {"ROWS": 12, "WIDTH": 40, "MALICIOUS": 2, "ARC_ROWS": 16}.items():
+        monkeypatch.setattr(libraries, name, value)
+    rows = libraries.run(1)
+    assert [(row["rule"], row["S"]) for row in rows] == [("trimmed mean", 12), ("CAF", 12), ("MeaMed", 12), ("ARC", 16)]
+    assert all(row["here ms"] > 0 for row in rows)

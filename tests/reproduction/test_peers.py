@@ -1,4 +1,4 @@
-"""The script that sets the authors' logs of bucketing beside the runs of configs/peers."""
+"""The script that sets the sweeps of configs/peers beside what their authors have printed."""
 
 from pathlib import Path
 
@@ -9,44 +9,85 @@ from omegaconf import OmegaConf
 import peers
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS
+from fedjax_drag.experiment.run.results import StoredRun
+from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import load_grid
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "peers").glob("bucketing_*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "peers").glob("*.yaml"))
 
 
 @pytest.mark.thorough
-def test_the_configurations_run_every_setting_of_the_logs():
-    """Beside mimicry with momentum, whose target depends on the seed."""
-    points = [point for path in CONFIGS for point in load_grid(path).points]
-    found = {peers.setting_of(point.config) for point in points}
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_the_configurations_run_every_setting_that_is_printed(path):
+    """Beside mimicry with momentum, whose target depends on the seed, and what headers say is another command."""
+    runs = [StoredRun(path, point.config, {}) for point in load_grid(path).points]
+    published = peers.theirs()
+    if path.stem == "byzfl":
+        assert {peers._byzfl(run) for run in runs} == set(published["byzfl"])
+        return
+    for reader in peers.READERS["bucketing" if path.stem.startswith("bucketing") else path.stem]:
+        found = {reader.setting(run) for run in runs}
+        if reader.table == "niid_bench":
+            found &= set(published["niid_bench"])
+        if reader.table == "flower":
+            found -= {"CIFAR-10 Dirichlet FedProx (0.001)"}
+        assert found <= set(published[reader.table])
+        assert len(found) >= 2
+
+
+@pytest.mark.thorough
+def test_every_setting_of_bucketing_has_three_seeds():
     logged = peers.logged()
-    assert {setting for setting in logged if not (setting.attack == "mimic" and setting.momentum)} == found
     assert all(len(accuracies) == 3 for accuracies in logged.values())
     assert len(logged) == 20 + 80 - 8
+    points = [point for path in CONFIGS if "bucketing" in path.name for point in load_grid(path).points]
+    found = {peers.setting_of(point.config) for point in points}
+    assert {setting for setting in logged if not (setting.attack == "mimic" and setting.momentum)} == found
+
+
+def write(folder, config, accuracies, seed=0, every=10):
+    """A run of a sweep, without running anything."""
+    cell = folder / sweep_folder.CELLS / f"{len(list(folder.glob('*/*')))}"
+    cell.mkdir(parents=True)
+    OmegaConf.save(OmegaConf.create(config.to_mapping() | {"seed": seed}), cell / results.CONFIG)
+    lines = [{"round": every * (place + 1), "test_accuracy": value} for place, value in enumerate(accuracies)]
+    (cell / METRICS).write_bytes(b"".join(map(metrics_file.line_of, lines)))
+
+
+def points_of(name, folder, *overrides):
+    (path,) = [path for path in CONFIGS if path.stem == name]
+    OmegaConf.save(OmegaConf.create({"name": name}), folder / "sweep.yaml")
+    return [point.config for point in load_grid(path, overrides).points]
 
 
 def test_a_row_sets_both_means_beside_each_other(tmp_path):
-    (path,) = [path for path in CONFIGS if "attacks" in path.name]
-    config = next(point.config for point in load_grid(path, ["rounds=60"]).points)
-    for seed, accuracies in enumerate(([0.1, 0.0, 0.01, 0.01, 0.01, 0.01], [0.1, 0.0, 0.02, 0.02, 0.02, 0.02])):
-        cell = tmp_path / "cells" / str(seed)
-        cell.mkdir(parents=True)
-        OmegaConf.save(OmegaConf.create(config.to_mapping() | {"seed": seed}), cell / results.CONFIG)
-        lines = [{"round": 10 * (place + 1), "test_accuracy": value} for place, value in enumerate(accuracies)]
-        (cell / METRICS).write_bytes(b"".join(map(metrics_file.line_of, lines)))
-    ours = peers.measured([tmp_path])
-    (accuracies,) = ours.values()
-    assert accuracies == pytest.approx({0: 0.8, 1: 1.6})
-    head, row = peers.rows(peers.logged(), ours)
-    assert dict(zip(head, row, strict=True)) | {"theirs": "", "ours": ""} == {
-        "rule": "krum",
-        "buckets": "0",
-        "attack": "LF",
-        "momentum": "0",
-        "clients": "differ",
-        "theirs": "",
-        "ours": "",
-        "seeds": "2",
-        "overlap": "yes",
-    }
-    assert row[6] == f"1.2 ± {12.706 * np.sqrt(0.32) / np.sqrt(2):.1f}"
+    config = points_of("bucketing_attacks", tmp_path, "rounds=60")[0]
+    write(tmp_path, config, [0.1, 0.0, 0.01, 0.01, 0.01, 0.01], 0)
+    write(tmp_path, config, [0.1, 0.0, 0.02, 0.02, 0.02, 0.02], 1)
+    write(tmp_path, config, [0.1, 0.0], 2)  # is not finished
+    ours = peers.measured([tmp_path])["bucketing"]
+    name = "Krum s=0 LF momentum=0"
+    assert ours == {name: pytest.approx({0: 0.8, 1: 1.6})}
+    table = peers.rows(peers.theirs()["bucketing"], ours, "bucketing")
+    (row,) = [row for row in table if row[0] == name]
+    assert row[2:4] == [f"1.2 ± {12.706 * np.sqrt(0.32) / np.sqrt(2):.1f}", "2"]
+    assert row[-1] == "yes"
+    assert sum(row[2] == "missing" for row in table) == 91
+    assert peers.count(table) == "1 of 92 settings run; 1 of the 1 with an interval overlap."
+
+
+def test_the_worst_case_of_byzfl_is_the_best_evaluation_under_the_worst_attack(tmp_path):
+    """The mean over the seeds comes first: its best evaluation is 0.5 under ipm, though both seeds reach 0.7."""
+    configs = points_of("byzfl", tmp_path, "rounds=150", "axes.seed=[0]", "axes.partition.gamma=[0.0]")[:3]
+    for config, curves in zip(configs, ([[0.7, 0.3], [0.3, 0.7]], [[0.6, 0.6]] * 2, [[0.9, 0.9]] * 2), strict=True):
+        for seed, curve in enumerate(curves):
+            write(tmp_path, config, [0.1, *curve], seed, every=50)
+    assert peers.measured([tmp_path])["byzfl"] == {"trimmed mean gamma=0 f=1": pytest.approx({0: 70.0, 1: 30.0})}
+
+
+def test_rounds_are_counted_until_the_accuracy_is_reached(tmp_path):
+    config = points_of("fedlab", tmp_path)[0]
+    write(tmp_path, config, [0.9, 0.96, 0.97], every=1)
+    assert peers.measured([tmp_path])["fedlab"] == {"IID": {0: 3.0}}
+    row = peers.rows(peers.theirs()["fedlab"], {"IID": {0: 3.0}}, "fedlab")[1]
+    assert row == ["IID", "43.0", "3.0", "1", "-40.0", ""]
