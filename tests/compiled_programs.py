@@ -54,9 +54,11 @@ SETTINGS = {
     "cnn": {"variant": "small"},
     "resnet18": {"width": 8, "groups": 4},
     "lstm": {"hidden": 16, "layers": 1},
+    "transformer": {"layers": 1, "heads": 2, "width": 16},
+    "vit": {"layers": 1, "heads": 2, "width": 16},
 }
 """Small widths of models; a model that is not named is built with its defaults."""
-INPUTS = {"lstm": jax.ShapeDtypeStruct((2, 4, 12), jnp.int32)}
+INPUTS = dict.fromkeys(("lstm", "transformer"), jax.ShapeDtypeStruct((2, 4, 12), jnp.int32))
 IMAGES = jax.ShapeDtypeStruct((2, 4, 16, 16, 3), jnp.float32)
 """A batch of four for each of two clients, of images unless a model takes something else."""
 
