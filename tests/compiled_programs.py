@@ -54,9 +54,13 @@ SETTINGS = {
     "cnn": {"variant": "small"},
     "resnet18": {"width": 8, "groups": 4},
     "lstm": {"hidden": 16, "layers": 1},
+    "transformer": {"layers": 1, "heads": 2, "width": 16},
+    "vit": {"layers": 1, "heads": 2, "width": 16},
 }
 """Small widths of models; a model that is not named is built with its defaults."""
-INPUTS = {"lstm": jax.ShapeDtypeStruct((2, 4, 12), jnp.int32)}
+INPUTS = dict.fromkeys(("lstm", "transformer"), jax.ShapeDtypeStruct((2, 4, 12), jnp.int32))
+MODELS = [name for name in TABLES["model"] if name != "lora"]
+"""Those that wrap no other."""
 IMAGES = jax.ShapeDtypeStruct((2, 4, 16, 16, 3), jnp.float32)
 """A batch of four for each of two clients, of images unless a model takes something else."""
 
@@ -122,7 +126,7 @@ def of_method(case: Case) -> Program:
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
     **{f"rule {case.label}": functools.partial(of_rule, case) for case in [*AGGREGATORS, *MIXED]},
-    **{f"model {name}": functools.partial(of_model, name) for name in TABLES["model"]},
+    **{f"model {name}": functools.partial(of_model, name) for name in MODELS},
     **{f"method {case.label}": functools.partial(of_method, case) for case in ALGORITHMS},
 }
 """Every program by its kind and name."""

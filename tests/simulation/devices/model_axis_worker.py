@@ -17,6 +17,13 @@ from fedjax_drag.simulation.devices.model_sharding import spec_of, specs_of
 from fedjax_drag.simulation.devices.placement import placement, resolve_mesh, split_coordinates
 
 RULES = fd.aggregators
+
+
+def transformer(**options):
+    """A tiny one."""
+    return fd.models.transformer(32, layers=1, heads=4, width=16, max_length=8, **options)
+
+
 ATTACK = {"attack": fd.attacks.sign_flip(), "byzantine_fraction": 0.25}
 RUNS = {
     "fedavg": (RULES.fedavg(), {}),
@@ -24,6 +31,12 @@ RUNS = {
     "drag": (RULES.drag(), {}),
     "br_drag": (RULES.br_drag(), ATTACK | {"root_size": 16}),
     "krum": (RULES.krum(1), ATTACK),
+    "host": (fd.algorithms.scaffold(8), {"client_state": "host"}),
+    "disk": (fd.algorithms.scaffold(8), {"client_state": "disk"}),
+    "shard_data": (RULES.fedavg(), {"shard_data": True}),
+    "compressed": (RULES.fedavg(), {"compression": fd.compression.error_feedback(fd.compression.top_k(0.2))}),
+    "own models": (fd.algorithms.ditto(8), {"evaluate_clients": 0.25, "client_state": "host"}),
+    "scanned": (RULES.fedavg(), {"model": transformer(scan_layers=True)}),
 }
 """A rule or method, and settings."""
 
@@ -45,7 +58,7 @@ def settings():
     texts = ((np.arange(96)[:, None] * 3 + np.arange(7) * 2) % 32).astype(np.int32)
     data = fd.data.from_arrays(texts[:, :-1], texts[:, -1], texts[:32, :-1], texts[:32, -1])
     return {
-        "model": fd.models.transformer(32, layers=1, heads=4, width=16, max_length=8),
+        "model": transformer(),
         "data": fd.data.partition.iid(data, num_clients=8, seed=0),
         "num_rounds": 3,
         "cohort_size": 4,
@@ -61,9 +74,10 @@ def run(name):
     method, changes = RUNS[name]
     asked = settings() | changes
     whole = fd.simulate(method, mesh=MESH, **asked)
-    kernel = whole.params["Block_0"]["mlp_in"]["kernel"]
-    assert {shard.data.shape for shard in kernel.addressable_shards} == {(16, 16)}, kernel.sharding
-    return fd.simulate(method, mesh=None, **asked).state, whole.state
+    kernel = whole.params.get("blocks", whole.params.get("Block_0"))["mlp_in"]["kernel"]
+    assert {shard.data.shape[-2:] for shard in kernel.addressable_shards} == {(16, 16)}, kernel.sharding
+    one = fd.simulate(method, mesh=None, **asked | {"shard_data": False})
+    return [[ended.state, dict(ended.history)] for ended in (one, whole)]
 
 
 def aggregate(name):

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from model_axis_worker import ALONE, RUNS
 
 import fedjax_drag as fd
+from fedjax_drag.accelerators import counts
 from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.simulation.devices.model_sharding import SMALLEST, divides_model, spec_of, specs_of, split_among
@@ -157,6 +158,27 @@ def test_no_device_has_the_whole_model(settings):
     program = fd.simulation.prepare(fd.aggregators.drag(), **on_two(settings)).lowered.advance.compile().as_text()
     assert "[32,10]" in program
     assert "[64,10]" not in program
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_devices_add_up_what_leaves_a_block_and_gather_nothing(scan_layers):
+    """So large that positions would be divided without a rule."""
+    options = {"layers": 1, "heads": 2, "width": 64, "max_length": 1024, "scan_layers": scan_layers}
+    texts, y = np.zeros((16, 8), np.int32), np.arange(16) % 8
+    lowered = fd.simulation.lower(
+        fd.aggregators.fedavg(),
+        devices=jax.devices()[:2],
+        mesh={"clients": 1, "model": 2},
+        model=fd.models.transformer(8, **options),
+        data=fd.data.partition.iid(fd.data.from_arrays(texts, y, texts, y), num_clients=2),
+        num_rounds=1,
+        cohort_size=2,
+        local_steps=1,
+        batch_size=4,
+        step_size=0.1,
+    )
+    exchanged = counts.work_of(lowered.programs.advance.compile().as_text() or "").collectives
+    assert exchanged.keys() == {"all-reduce"}
 
 
 @pytest.fixture(scope="module")
