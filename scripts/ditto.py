@@ -103,7 +103,7 @@ def draw(found: Figures, betas: list[float], file: Path) -> None:
         axes.grid(axis="x", alpha=0.3)
     for attack, colour in colours.items():
         panels.flat[0].plot([], [], "o", color=colour, label=attack)
-    panels.flat[0].legend(loc="upper left")
+    shown.legend(loc="outside upper center", ncols=len(ATTACKS))
     shown.savefig(file, dpi=110)
 
 
