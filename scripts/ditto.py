@@ -75,9 +75,9 @@ def table(found: Figures, beta: float, figure: str, less: str | None = None) -> 
     for method in METHODS:
         cells = []
         for attack in ATTACKS:
-            own, other = (found.get(Place(m, beta, attack, figure), {}) for m in (method, less))
-            seeds = sorted(own if less is None else own.keys() & other.keys())
-            values = [own[seed] - (0 if less is None else other[seed]) for seed in seeds]
+            own = found.get(Place(method, beta, attack, figure), {})
+            other = dict.fromkeys(own, 0.0) if less is None else found.get(Place(less, beta, attack, figure), {})
+            values = [own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())]
             cells.append(str(estimate(np.array(values))) if values else "")
         if any(cells) and method != less:
             lines.append([method, *cells])
@@ -103,7 +103,7 @@ def draw(found: Figures, betas: list[float], file: Path) -> None:
         axes.grid(axis="x", alpha=0.3)
     for attack, colour in colours.items():
         panels.flat[0].plot([], [], "o", color=colour, label=attack)
-    panels.flat[0].legend(loc="upper left")
+    shown.legend(loc="outside upper center", ncols=len(ATTACKS))
     shown.savefig(file, dpi=110)
 
 

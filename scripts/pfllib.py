@@ -46,7 +46,7 @@ Split = Literal["dirichlet", "two_labels"]
 def dirichlet(fed: Any, num_clients: int, beta: float = 0.1, seed: int = 0) -> Any:
     """Their practical label skew: each class in Dirichlet proportions over clients below their even share."""
     fed = _together(fed)
-    split = fd.data.partition.dirichlet(fed, num_clients, beta, seed, min_size=LEAST, balanced=True)
+    split: Any = fd.data.partition.dirichlet(fed, num_clients, beta, seed, min_size=LEAST, balanced=True)
     return _tested(split, [row[:count] for row, count in zip(split.rows, split.counts, strict=True)])
 
 
