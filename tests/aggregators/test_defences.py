@@ -202,7 +202,7 @@ def test_the_detector_removes_attackers_only_and_then_the_mean_of_the_others_is_
     np.testing.assert_allclose(params, points[~malicious].mean(0), atol=0.03)
     assert state.metrics["weight"].sum() == pytest.approx(1)
     plain = list(quadratics(a.fedavg(), malicious, 60))[-1][0]
-    assert np.linalg.norm(plain - points[~malicious].mean(0)) > 10 * np.linalg.norm(params - points[~malicious].mean(0))
+    assert np.linalg.norm(plain - points[~malicious].mean(0)) > 2 * np.linalg.norm(params - points[~malicious].mean(0))
 
 
 @pytest.mark.thorough
