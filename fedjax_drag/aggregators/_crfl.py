@@ -22,7 +22,7 @@ class crfl(SummedAggregator):
         w = theta + mean_m g_m
         theta <- w / max(1, ||w|| / rho_t) + N(0, sigma^2)
 
-    What a model replacement in one round adds to the parameters is bounded, and further rounds wash it out.
+    However long a message is, the parameters stay within rho_t of the origin, up to the noise.
 
     Args:
       clip: ``rho_t``, the greatest norm of the parameters, > 0: a number, or a function of the round such as the

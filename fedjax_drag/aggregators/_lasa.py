@@ -52,10 +52,11 @@ class lasa(PlainAggregator):
       Xu, Zhang and Hu, Achieving Byzantine-resilient federated learning via layer-adaptive sparsified model
       aggregation, WACV 2025; defaults and what the text leaves open as in the authors' code, JiiahaoXU/LASA.
       Interpretations: a layer is one parameter array, and matrices are those of two and more axes, both as in that
-      code; where there are none nothing is left out. Entries equal to the smallest that is kept are kept, where that
-      code drops them. The share of signs is not shrunk by 1 - sparsity, which no score sees. Where all clients have
-      the same number the score is 0, where that code divides by zero and takes everybody in the layer. A layer of
-      zeros has the share 1/2. ``M`` is the mean of the two middle lengths of an even number.
+      code; where there are none nothing is left out. What is averaged is sparse, as there. Entries equal to the
+      smallest that is kept are kept, where that code drops them. The share of signs is not shrunk by 1 - sparsity,
+      which no score sees. Where all clients have the same number the score is 0, where that code divides by zero and
+      takes everybody in the layer. A layer of zeros has the share 1/2. ``M`` is the mean of the two middle lengths of
+      an even number.
     """
 
     sparsity: Scalar = 0.3
