@@ -210,6 +210,11 @@ def test_a_configuration_names_graph_and_mixing(tmp_path):
         (METHODS["gossip"], {"secure_aggregation": True}, "secure_aggregation=True: decentralised has no form of sums"),
         (METHODS["gossip"], {"aggregation": "stream"}, "aggregation='stream'"),
         (decentralised(graphs.torus(5)), {}, "rows=5: must divide the 12 clients"),
+        (
+            decentralised(graphs.ring()),
+            {"selection": fd.selection.asynchronous(concurrency=4), "clock": fd.clocks.constant()},
+            "selection=asynchronous: must be one whose clients start in the round, as decentralised has no server",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_line(options, method, changes, message):

@@ -21,6 +21,8 @@ def check_selection(run: Run) -> None:
     selection, name, size = run.selection, f"selection={run.selection.name}", (run.cohort_size,)
     for need in sorted(selection.needs):
         checks.one_of(f"{name}: needs", need, KNOWLEDGE)
+    if selection.max_staleness is not None and "exchange" in run.algorithm.needs:
+        raise ValueError(f"{name}: must be one whose clients start in the round, as {run.algorithm.name} has no server")
     federation, ids = jax.ShapeDtypeStruct((run.num_clients,), jnp.int32), jax.ShapeDtypeStruct(size, jnp.int32)
 
     def play(examples: jax.Array) -> tuple[Any, Any, Any]:
