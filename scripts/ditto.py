@@ -1,4 +1,4 @@
-"""Tables of configs/why/ditto.yaml, as in docs/results/ditto.md.
+"""Tables of configs/personal/ditto.yaml, as in docs/results/ditto.md.
 
     python scripts/ditto.py runs/ditto --figure ditto.png
 

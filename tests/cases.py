@@ -179,7 +179,7 @@ AGGREGATORS = [
     Case(
         "fedbuff-median",
         aggregators.fedbuff,
-        {"aggregator": aggregators.median()},
+        {"aggregator": aggregators.median(), "exponent": 0.5, "server_step_size": 1.0},
         {"exponent": (0.0, 0.5, 2.0), "server_step_size": (0.5, 1.0, 2.0)},
         frozenset({"staleness"}),
         consensus=False,
@@ -187,7 +187,7 @@ AGGREGATORS = [
     Case(
         "fedasync-hinge",
         aggregators.fedasync,
-        {"staleness": "hinge"},
+        {"staleness": "hinge", "alpha": 0.6, "slope": 10.0, "grace": 4.0},
         {"alpha": (0.1, 0.6, 1.0), "slope": (0.5, 1.0, 10.0), "grace": (0.0, 2.0, 4.0)},
         frozenset({"staleness", "starts"}),
         consensus=False,

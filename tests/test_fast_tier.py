@@ -40,6 +40,8 @@ PLACES = {
     "downlink_compression": ("compression",),
     "selection": ("selection",),
     "clock": ("clocks",),
+    "graph": ("graphs",),
+    "mixing": ("graphs",),
     "optimizer": ("reference", "experiment"),
     "schedule": ("experiment",),
 }

@@ -99,7 +99,10 @@ def test_shades_grow_with_the_values():
     [
         (fd.aggregators.drag(), "drag(c=0.25, alpha=0.25, divergence='cosine')"),
         (fd.aggregators.median(), "median()"),
-        (fd.aggregators.rfa(), "rfa(smoothing=1e-06, tolerance=0.0, max_iterations=3, weighting='uniform')"),
+        (
+            fd.aggregators.rfa(),
+            "rfa(smoothing=1e-06, tolerance=0.0, max_iterations=3, weighting='uniform', start='mean')",
+        ),
         (
             fd.algorithms.from_aggregator(fd.aggregators.krum(1), fd.clients.fedprox(mu=0.1)),
             "from_aggregator(aggregator=krum(num_byzantine=1, distance_power=2), client=fedprox(mu=0.1))",
@@ -107,7 +110,7 @@ def test_shades_grow_with_the_values():
         (fd.algorithms.adabest(), "adabest(num_clients=None, mu=0.02, beta=0.8, aggregator=None)"),
         (fd.algorithms.mime(), "mime(b=0.9, gradient='average', aggregator=None)"),
         (fd.attacks.min_max(), "min_max(perturbation='std', knowledge='full')"),
-        (fd.attacks.label_flip(), "label_flip(fraction=0.5, target_mean=None)"),
+        (fd.attacks.label_flip(), "label_flip(fraction=0.5, target_mean=None, keeps_state=True)"),
         (fd.clients.sgd(), "sgd()"),
     ],
 )

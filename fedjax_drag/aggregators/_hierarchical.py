@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import checks, kinds, tree
+from fedjax_drag.aggregators._bucketing import WITHOUT_CLIENT
 from fedjax_drag.ops.rules import Moved, PlainAggregator
 from fedjax_drag.ops.screening import empty_metrics
 from fedjax_drag.types import DISSIMILARITIES, Aggregator, Deltas, Params, State
 
-_OF_CLIENTS = frozenset({"client_ids", "malicious", "start_loss", "selection_weight", "dissimilarity"})
+_OF_CLIENTS = WITHOUT_CLIENT | {"dissimilarity"}
 """Extras that a group does not have."""
 
 

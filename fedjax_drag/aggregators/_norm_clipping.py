@@ -10,8 +10,8 @@ from fedjax_drag.ops.weighted import Clients, WeightedAggregator, Weights
 from fedjax_drag.types import Scalar, State
 
 
-def clip_scale(distance: Float[Array, " clients"], radius: Any) -> Float[Array, " clients"]:
-    """``min(1, radius / distance)`` ``[S]``; 1 at distance 0."""
+def clip_scale(distance: Float[Array, "*clients"], radius: Any) -> Float[Array, "*clients"]:
+    """``min(1, radius / distance)``; 1 at distance 0."""
     return jnp.where(distance > radius, radius * tree.inverse(distance), 1.0)
 
 

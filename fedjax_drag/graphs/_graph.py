@@ -7,7 +7,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
-from scipy.sparse.csgraph import connected_components
 
 from fedjax_drag.checks import ArgumentError
 from fedjax_drag.kinds import Kind
@@ -101,6 +100,8 @@ def connected(graph: Graph, num_nodes: int, draws: Callable[[int], np.ndarray]) 
     Raises:
       ValueError: none of the first is.
     """
+    from scipy.sparse.csgraph import connected_components  # here, because it is slow to import
+
     for attempt in range(_MOST_DRAWS):
         adjacent = draws(attempt)
         if connected_components(adjacent, directed=False)[0] == 1:

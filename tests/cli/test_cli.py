@@ -122,8 +122,8 @@ def test_configurations_of_the_package_have_names(command, tmp_path):
     """They are listed, found by name wherever one is, and copied; a file of that path wins; close names are told."""
     listed = command("configs").stdout.splitlines()
     assert [line.split()[0] for line in listed] == list(shipped.paths())
-    assert "arena/digits  " in listed[4 + 2]
-    assert "arena run  An arena that is played in minutes" in listed[4 + 2]
+    digits = next(line for line in listed if line.startswith("arena/digits  "))
+    assert "arena run  An arena that is played in minutes" in digits
     assert (
         command("data", "skew", "quickstart").exit_code
         == command("data", "skew", "configs/quickstart.yaml").exit_code

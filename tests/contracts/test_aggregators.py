@@ -381,6 +381,7 @@ NEAR_HONEST = {
     "multi_krum": 1,
     "bulyan": 1,
     "bucketing-median": 1,
+    "fedbuff-median": 3,
     "raga": 3,
     "geomed": 1,
     "autogm": 1,
@@ -438,6 +439,7 @@ MOVED_BY_ONE = {
     "rescaled_mean",
     "robust_lr",
     "hierarchical",
+    "fedasync-hinge",
 }
 """Rules that a single long delta may move anywhere, with these arguments."""
 

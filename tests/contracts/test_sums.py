@@ -39,6 +39,8 @@ def test_who_sums():
         "qffl",
         "term",
         "afl",
+        "crfl",
+        "robust_lr",
     }
     summing = {case.label for case in METHODS}
     assert {"from_aggregator", "scaffold", "fedacg", "feddyn", "feddc", "fedadmm", "adabest", "mime"} <= summing

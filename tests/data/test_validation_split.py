@@ -136,15 +136,14 @@ def test_wrong_states_are_refused():
 @pytest.mark.thorough
 def test_the_split_is_the_same_under_every_rule_and_method():
     common = {"data": {"name": "digits", "validation_fraction": 0.1}, "partition": {"name": "iid", "num_clients": 40}}
-    needed = {"centered_clipping": {"radius": 1.0}, "norm_clipping": {"max_norm": 1.0}}
-    rules = [
-        name
-        for name in registry.TABLES["aggregator"]
-        if name not in ("nnm", "bucketing", "clipping", "arc", "rescaled_mean")
-    ]
+    needed = {"centered_clipping": {"radius": 1.0}, "norm_clipping": {"max_norm": 1.0}, "crfl": {"clip": 1.0}}
+    needed["robust_lr"] = {"threshold": 4}
+    around = ("nnm", "bucketing", "clipping", "arc", "rescaled_mean", "foundationfl", "fldetector", "hierarchical")
+    rules = [name for name in registry.TABLES["aggregator"] if name not in around]
     names = [{"aggregator": {"name": name} | needed.get(name, {})} for name in rules]
     layers = {name: {"layers": "Dense_1"} for name in ("fedper", "fedrep", "lg_fedavg")}
     layers["fedrep"]["head_steps"] = 1
+    layers["decentralised"] = {"graph": "ring"}
     names += [{"algorithm": {"name": name} | layers.get(name, {})} for name in registry.TABLES["algorithm"]]
     expected = hold_out(load("digits"), 0.1)
     for name in names:

@@ -13,7 +13,7 @@ from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS
 from fedjax_drag.experiment.sweep.grid import load_grid
 
-CONFIG = Path(__file__).parents[2] / "configs" / "why" / "ditto.yaml"
+CONFIG = Path(__file__).parents[2] / "configs" / "personal" / "ditto.yaml"
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,7 @@ def damaged(case, name, change, kind="", published=False):
 
 @each
 def test_files_load_from_every_folder_however_packed(tmp_path, monkeypatch, dataset, version):
+    monkeypatch.setattr(locate, "_SYSTEM", tmp_path / "system")
     case = small(dataset, version)
     for number, (kind, folder) in enumerate((kind, folder) for kind in PACK for folder in ("", *dataset.folders)):
         root = tmp_path / str(number)
