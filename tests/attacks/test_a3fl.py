@@ -75,6 +75,7 @@ def test_without_steps_it_is_the_backdoor():
         np.testing.assert_array_equal(first[name], second[name])
 
 
+@pytest.mark.thorough
 def test_in_a_run_the_trigger_is_learned_and_is_what_success_is_measured_with():
     found, plain = run("a3fl", steps=20), run("backdoor")
     trigger = found.state.attack
