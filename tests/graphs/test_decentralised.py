@@ -227,3 +227,22 @@ def test_what_does_not_go_together_is_refused_in_one_line(options, method, chang
 def test_a_client_rule_that_changes_what_it_sends_is_refused():
     with pytest.raises(ValueError, match="changes what it sends; must send what it computes"):
         decentralised(graphs.ring(), client=fd.privacy.local_dp(fd.clients.sgd(), 1.0, 1.0))
+
+
+@pytest.mark.thorough
+def test_groups_resume_are_cells_of_a_sweep_and_run_on_two_devices(options):
+    """Rules that keep a state in the groups and above."""
+
+    def rule(c):
+        above = fd.aggregators.drag(c=0.25)
+        return fd.algorithms.from_aggregator(fd.aggregators.hierarchical(3, fd.aggregators.drag(c=c), above))
+
+    common = options(clients_axis="map")
+    whole, half = fd.simulate(rule(0.5), **common), fd.simulate(rule(0.5), **common | {"num_rounds": 2})
+    rest = fd.simulate(rule(0.5), initial=half.state, **common)
+    same_bits(jax.tree.map(np.asarray, rest.state), jax.tree.map(np.asarray, whole.state))
+    other, cell = prepare_batch([Settings(rule(c), **common) for c in (0.1, 0.5)]).run([0, 1])
+    same_bits(cell.history, whole.history)
+    assert (other.history["test_loss"] != cell.history["test_loss"]).any()
+    both = fd.simulate(rule(0.5), **common | {"mesh": Mesh(jax.devices()[:2], ("clients",))})
+    chex.assert_trees_all_close(both.params, whole.params, rtol=1e-4, atol=1e-5)
