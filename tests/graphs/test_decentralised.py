@@ -173,7 +173,6 @@ def test_clients_at_once_compute_the_same(run):
         close(run(METHODS["gossip"], **UNDER, **changes).params, alone.params)
 
 
-@pytest.mark.thorough
 def test_cells_of_a_sweep_are_the_separate_runs(options):
     common = options(num_byzantine=2, clients_axis="map")
     cells = [
