@@ -9,7 +9,6 @@ leaves least of it. The table has that, and the accuracy at the end of the runs 
 """
 
 import enum
-import itertools
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -21,7 +20,6 @@ import typer
 from jaxtyping import Float
 
 import fedjax_drag as fd
-from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.summary_page import markdown
 from fedjax_drag.types import Batch
@@ -55,14 +53,13 @@ def read(folders: Iterable[Path]) -> dict[Cell, dict[str, Curves]]:
     """The curves of the finished runs of sweeps, by cell and attack; of ALIE those on ByzFL's side."""
     curves: dict[Cell, dict[str, Curves]] = defaultdict(lambda: defaultdict(dict))
     for folder in folders:
-        for run in itertools.chain.from_iterable(map(results.read, sorted((folder / sweep_folder.CELLS).iterdir()))):
+        for run in sweep_folder.finished(folder):
             config = run.config
             rule = "trimmed mean" if "trimmed_mean" in str(config.aggregator) else "geometric median"
             if not (config.attack and config.num_byzantine) or config.attack.arguments.get("side") == "above":
                 continue
-            if run.history and run.history["round"][-1] == config.rounds:
-                cell = Cell(rule, config.partition.arguments["gamma"], config.num_byzantine)
-                curves[cell][config.attack.name][config.seed] = run.history["test_accuracy"].tolist()
+            cell = Cell(rule, config.partition.arguments["gamma"], config.num_byzantine)
+            curves[cell][config.attack.name][config.seed] = run.history["test_accuracy"].tolist()
     return curves
 
 

@@ -18,7 +18,6 @@ import typer
 
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.intervals import estimate
-from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.summary_page import markdown
 
@@ -49,9 +48,7 @@ def measured(folders: Iterable[Path]) -> Figures:
     """The figures of all cells that are at their end."""
     found: Figures = defaultdict(dict)
     for folder in folders:
-        for run in itertools.chain.from_iterable(map(results.read, sorted((folder / sweep_folder.CELLS).iterdir()))):
-            if not run.history or run.history["round"][-1] != run.config.rounds:
-                continue
+        for run in sweep_folder.finished(folder):
             beta, attack = run.config.partition.arguments["beta"], attack_of(run.config)
             lam, rule = run.config.algorithm.arguments["lam"], RULES[run.config.aggregator.name]
             own = ALONE if lam == 0 else f"Ditto {lam:g}" + ("" if rule == "FedAvg" else f" over {rule}")

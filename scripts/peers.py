@@ -9,7 +9,6 @@ counts. Published figures are in docs/results/bucketing_logs.csv, run by run, an
 """
 
 import csv
-import itertools
 import math
 import re
 from collections import defaultdict
@@ -24,7 +23,6 @@ from scipy import stats
 
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.intervals import Estimate, estimate
-from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.results import StoredRun
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.summary_page import markdown
@@ -201,13 +199,7 @@ def measured(folders: Iterable[Path]) -> dict[str, dict[str, BySeed]]:
     curves: dict[str, dict[str, dict[int, np.ndarray]]] = defaultdict(lambda: defaultdict(dict))
     for folder in folders:
         sweep = yaml.safe_load((folder / sweep_folder.CONFIG).read_text(encoding="utf-8"))["name"]
-        cells = sorted((folder / sweep_folder.CELLS).iterdir())
-        for run in itertools.chain.from_iterable(map(results.read, cells)):
-            if not run.history:
-                continue
-            reached = run.config.stop_when is not None and run.history["test_accuracy"][-1] >= run.config.stop_when
-            if run.history["round"][-1] != run.config.rounds and not reached:
-                continue
+        for run in sweep_folder.finished(folder):
             if sweep.startswith("byzfl") and run.config.attack and run.config.attack.arguments.get("side") != "above":
                 curves[_byzfl(run)][run.config.attack.name][run.config.seed] = _accuracies(run)
             for name, readers in READERS.items():

@@ -53,6 +53,18 @@ def draw(folder: Path, grid: Grid, cells: Sequence[Cell], anew: bool) -> None:
     heatmap.save(figure, folder / HEATMAP)
 
 
+def finished(folder: Path) -> list[results.StoredRun]:
+    """The runs of the cells that are at their end: after all rounds, or at the accuracy of ``stop_when``."""
+    runs = [run for cell in sorted((folder / CELLS).iterdir()) for run in results.read(cell) if run.history]
+
+    def ended(run: results.StoredRun) -> bool:
+        target = run.config.stop_when
+        reached = target is not None and run.history["test_accuracy"][-1] >= target
+        return reached or run.history["round"][-1] == run.config.rounds
+
+    return [run for run in runs if ended(run)]
+
+
 def clear(folder: Path) -> None:
     """Removes what a sweep wrote in ``folder``, and nothing else."""
     results.clear(folder / CELLS)

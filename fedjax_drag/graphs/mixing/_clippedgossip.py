@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fedjax_drag import checks, tree
+from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.graphs.mixing._mixing import Mixed, Mixing, toward
 from fedjax_drag.types import Deltas, Params, Scalar
 
@@ -42,7 +43,7 @@ class clippedgossip(Mixing):
         del key
         distance = tree.norms(jax.tree.map(lambda x, y: y - x, own, others))
         radius = self._adaptive(distance, weight > 0) if self.radius is None else self.radius
-        weight *= jnp.where(distance > radius, radius * tree.inverse(distance), 1.0)
+        weight *= clip_scale(distance, radius)
         return toward(own, others, weight), weight
 
     def _adaptive(self, distance: Float[Array, " degree"], there: jax.Array) -> Float[Array, ""]:
