@@ -1,11 +1,11 @@
 """Compares the papers' theorems with runs on quadratic losses, whose constants are known exactly.
 
     python scripts/theorems.py --output-dir runs/theorems
-    python scripts/theorems.py taco                         # one of drag, br_drag, taco and fednova
+    python scripts/theorems.py taco                         # one of drag, br_drag, taco, fednova, clippedgossip
 
 It prints a table and draws a figure for each: theorem1.png (DRAG), theorem2.png (BR-DRAG with six clients in ten that
-flip the sign), corollary2.png (TACO's coefficients) and fednova.png (clients with different numbers of local steps).
-All four take about two minutes of CPU.
+flip the sign), corollary2.png (TACO's coefficients), fednova.png (clients with different numbers of local steps) and
+clippedgossip.png (robust mixing on a graph). All five take about two minutes of CPU.
 """
 
 import enum
@@ -16,7 +16,7 @@ import matplotlib
 import typer
 from matplotlib.figure import Figure
 
-from theorem_checks import bounds, figures, inconsistency, measurements
+from theorem_checks import bounds, consensus, figures, inconsistency, measurements
 
 
 class Shown(NamedTuple):
@@ -35,6 +35,7 @@ class Theorem(enum.StrEnum):
     BR_DRAG = "br_drag"
     TACO = "taco"
     FEDNOVA = "fednova"
+    CLIPPEDGOSSIP = "clippedgossip"
 
 
 def main(
@@ -90,11 +91,18 @@ def check_fednova() -> Shown:
     return Shown("fednova.png", title, inconsistency.report(measured), inconsistency.draw(measured))
 
 
+def check_clippedgossip() -> Shown:
+    """Figure 3 of ClippedGossip: consensus under dissensus."""
+    measured = consensus.measure()
+    return Shown("clippedgossip.png", "ClippedGossip, Figure 3", consensus.report(measured), consensus.draw(measured))
+
+
 CHECKS = {
     Theorem.DRAG: check_drag,
     Theorem.BR_DRAG: check_br_drag,
     Theorem.TACO: check_taco,
     Theorem.FEDNOVA: check_fednova,
+    Theorem.CLIPPEDGOSSIP: check_clippedgossip,
 }
 
 

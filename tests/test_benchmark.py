@@ -71,6 +71,7 @@ def test_a_rule_is_timed_beside_the_mean(monkeypatch):
     assert min(row["ms"], row["passes"], row["to_numpy"]) > 0
 
 
+@pytest.mark.thorough
 def test_results_of_two_devices_are_compared():
     """Here of one with itself."""
     (row,) = equality.run(["krum"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from theorem_checks import bounds, inconsistency, measurements
+from theorem_checks import bounds, consensus, inconsistency, measurements
 from theorem_checks.quadratics import Quadratics
 
 SMALL = bounds.Setting(smoothness=1.0, noise=0.3, heterogeneity=1.0, gap=10.0, step_size=0.01, local_steps=5)
@@ -109,3 +109,12 @@ def test_clients_with_more_steps_draw_fedavg_to_their_minima_and_not_fednova():
         np.testing.assert_allclose(found, expected, atol=1e-3)
         distance[name] = np.linalg.norm(found)
     assert distance["fedavg"] > 10 * distance["fednova"]
+
+
+@pytest.mark.thorough
+def test_clippedgossip_agrees_where_the_median_does_not():
+    wide, narrow = (consensus.errors("clippedgossip", 0.1, bridge, rounds=50) for bridge in (0.267, 0.04))
+    assert wide[0] == narrow[0] == 1e4
+    assert (np.diff(wide) <= 0).all()
+    assert wide[-1] < 1e-3 < 100 < narrow[-1], "the smaller the spectral gap the slower"
+    np.testing.assert_array_equal(consensus.errors("median", 0.1, 0.267, rounds=50), 1e4)

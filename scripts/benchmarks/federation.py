@@ -8,7 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,13 @@ class Contestant:
       title: name in the table.
       method: ``(number of clients) -> algorithm or rule``.
       small: whether the model is the small one, a row of which each client keeps.
-      options: further keyword arguments of :func:`fedjax_drag.simulation.prepare`.
+      options: ``(number of clients) ->`` further keyword arguments of :func:`fedjax_drag.simulation.prepare`.
     """
 
     title: str
     method: Callable[[int], Any]
     small: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Callable[[int], dict[str, Any]] = lambda _: {}
 
     def data(self, num_clients: int) -> fd.data.FederatedDataset:
         """Random images, and random rows of indices into them."""
@@ -56,22 +56,28 @@ class Contestant:
 CONTESTANTS = {
     "fedavg": Contestant("fedavg", lambda _: fd.aggregators.fedavg()),
     "availability": Contestant(
-        "fedavg, a third away", lambda _: fd.aggregators.fedavg(), options={"availability": 2 / 3}
+        "fedavg, a third away", lambda _: fd.aggregators.fedavg(), options=lambda _: {"availability": 2 / 3}
     ),
     "clock": Contestant(
-        "fedavg, a clock", lambda _: fd.aggregators.fedavg(), options={"clock": fd.clocks.log_normal(sigma=1.0)}
+        "fedavg, a clock",
+        lambda _: fd.aggregators.fedavg(),
+        options=lambda _: {"clock": fd.clocks.log_normal(sigma=1.0)},
     ),
     "asynchronous": Contestant(
         "fedbuff, 2,000 at work",
         lambda _: fd.aggregators.fedbuff(),
-        options={
+        options=lambda number: {
             "clock": fd.clocks.log_normal(sigma=1.0),
-            "selection": fd.selection.asynchronous(2000, max_staleness=8),
+            "selection": fd.selection.asynchronous(min(2 * COHORT, number), max_staleness=8),
         },
     ),
     "root": Contestant("br_drag, root data of all", lambda _: fd.aggregators.br_drag()),
-    "host": Contestant("scaffold, host", lambda number: fd.algorithms.scaffold(number), True, {"client_state": "host"}),
-    "disk": Contestant("scaffold, disk", lambda number: fd.algorithms.scaffold(number), True, {"client_state": "disk"}),
+    "host": Contestant(
+        "scaffold, host", lambda number: fd.algorithms.scaffold(number), True, lambda _: {"client_state": "host"}
+    ),
+    "disk": Contestant(
+        "scaffold, disk", lambda number: fd.algorithms.scaffold(number), True, lambda _: {"client_state": "disk"}
+    ),
 }
 
 
@@ -111,7 +117,7 @@ def measure(name: str, num_clients: int, calls: int) -> Row:
         step_size=0.01,
         clients_axis="map",
         mesh=None,
-        **contestant.options,
+        **contestant.options(num_clients),
     )
     prepared = time.perf_counter()
     looks: list[float] = []

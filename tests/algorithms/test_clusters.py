@@ -102,7 +102,7 @@ def test_agrees_with_its_listing(method, weigh):
     np.testing.assert_allclose(as_matrices(result.params), models[most], atol=1e-5)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "rule"),
     [

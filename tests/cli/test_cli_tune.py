@@ -3,12 +3,14 @@
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 from test_cli import one_line
 
 from fedjax_drag.experiment import tuning
 
 
+@pytest.mark.thorough
 def test_tune_prints_a_row_for_each_setting_and_writes_a_file_that_runs(command, tiny_file):
     result = command("tune", tiny_file, "rounds=4", "mesh=null", "--quick", "--rounds", "1", "--write", "faster.yaml")
     assert result.exit_code == 0, result.output

@@ -58,6 +58,7 @@ def test_what_is_hardly_faster_is_not_chosen(tiny, as_if):
     assert found.conclusion == "nothing is clearly faster than the present setting"
 
 
+@pytest.mark.thorough
 def test_the_file_runs_and_has_the_same_history(tiny, as_if, tmp_path):
     as_if(by_way())
     place = tmp_path / "below" / "faster.yaml"

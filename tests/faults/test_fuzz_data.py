@@ -287,7 +287,7 @@ BOMBS = [
 ]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "kind"), [*BOMBS[:4], *(pytest.param(*bomb, marks=pytest.mark.slow) for bomb in BOMBS[4:])]
 )

@@ -89,6 +89,7 @@ ROBUST = {
 FAST = (("dissensus", "trimmed mean"),)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("attack", "defence"),
     [
@@ -147,6 +148,7 @@ METHODS = {
 UNDER = {"attack": fd.attacks.dissensus(1.5), "num_byzantine": 2, "evaluate_clients": True}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["gossip", pytest.param("clippedgossip", marks=pytest.mark.slow)])
 def test_resumed_runs_have_the_same_bits(run, options, name):
     whole, half = run(METHODS[name], **UNDER), run(METHODS[name], num_rounds=2, **UNDER)

@@ -107,7 +107,7 @@ def check(task, result, x, y, found, what):
             np.testing.assert_allclose(found(metric.name), wanted(y, outputs), rtol=2e-4, err_msg=f"{what} {metric}")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("task", TASKS)
 def test_over_batches_clients_and_devices(task):
     targets = TASKS[task][0]

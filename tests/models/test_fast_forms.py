@@ -94,6 +94,7 @@ def assert_close(found, wanted, bound=1e-4):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=bound, atol=bound * np.abs(b).max()), found, wanted)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_and_gradients_are_those_of_the_model(name):
     apply, params = MODELS[name]

@@ -106,6 +106,7 @@ def stacked(params):
     return params | {"blocks": jax.tree.map(lambda *leaves: np.stack(leaves), first, second)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "x"), [("transformer", TOKENS), ("vit", IMAGES)])
 def test_a_loop_over_the_blocks_is_the_same_model(name, x):
     options = {"num_classes": 11, "layers": 2, "heads": 2, "width": 8}
@@ -162,6 +163,7 @@ def test_adapters_add_their_product_to_the_kernels_that_they_are_for():
     np.testing.assert_array_equal(adapted.apply(drawn, TOKENS), DECODER.apply(drawn, TOKENS))
 
 
+@pytest.mark.thorough
 def test_adapters_of_a_model_that_knows_training():
     class Noisy(nn.Module):
         @nn.compact

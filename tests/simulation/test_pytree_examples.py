@@ -117,6 +117,7 @@ def test_two_targets_are_learned_and_evaluated_client_by_client():
         np.testing.assert_allclose(result.history["client_class_accuracy"][-1][client], share, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_devices_that_divide_the_examples_compute_the_same():
     alone, shared = (
         fd.simulate(RULES["fedavg"], **TASKS, evaluate_clients=True, **devices)

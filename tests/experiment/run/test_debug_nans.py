@@ -37,6 +37,7 @@ def test_a_healthy_run_passes(command, small_file, rule):
     assert (done.exit_code, done.output) == (0, "")
 
 
+@pytest.mark.thorough
 def test_a_healthy_run_under_attack_passes(command, small_file):
     """Also in rounds whose cohort has no malicious client, so that no share of them was rejected."""
     attacked = ("attack=sign_flip", "num_byzantine=1", "aggregator=krum", "cohort_size=4", "evaluate_clients=true")

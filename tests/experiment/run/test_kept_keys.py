@@ -11,6 +11,7 @@ from fedjax_drag.experiment.run.run import run
 NOISY = TINY | SYNTHETIC | {"rounds": 4, "eval_every": 1, "local_optimizer_state": "keep"}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("place", ["device", "host", "disk"])
 def test_a_kept_key_is_resumed(tmp_path, interrupt_after, place):
     noisy = NOISY | {"local_optimizer": optax.add_noise(0.1, 0.5, key=jax.random.key(0)), "client_state": place}

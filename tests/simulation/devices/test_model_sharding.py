@@ -160,6 +160,7 @@ def test_no_device_has_the_whole_model(settings):
     assert "[64,10]" not in program
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_devices_add_up_what_leaves_a_block_and_gather_nothing(scan_layers):
     """So large that positions would be divided without a rule."""

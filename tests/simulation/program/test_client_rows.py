@@ -158,6 +158,7 @@ def noisy_direction(grad_fn, w, carry, downlink, batch):
     return jax.tree.map(lambda g: g + 0.1 * jax.random.normal(own, g.shape), gradient), key
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("place", ["host", "disk"])
 def test_a_carried_key_goes_on_wherever_it_is_kept(settings, place):
     """The same run in one piece, and in two pieces of which the first keeps its rows elsewhere."""

@@ -82,6 +82,7 @@ def test_a_test_set_beside_those_of_the_clients(plain):
     np.testing.assert_allclose(result.history["test_accuracy"][-1], hits(result, *other).mean(), rtol=1e-6)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [{}, {"shard_data": True}], ids=["copied", "divided"])
 def test_over_two_devices(plain, options):
     shared = run(mesh="cores", **options).history

@@ -51,6 +51,7 @@ def run(settings):
     return once
 
 
+@pytest.mark.thorough
 def test_ditto_without_its_pull_is_local_training_beside_fedavg(run, fedavg):
     """Of the optimizer too, whose momentum both models have."""
     both, alone, plain = run(ditto(lam=0.0)), run(local_only()), run(fedavg)
@@ -126,6 +127,7 @@ def test_layers_that_stay_are_in_no_message_and_the_others_are_all_that_rules_se
     assert np.isnan(result.history["own_accuracy"][-1]).sum() == 2, "of malicious clients"
 
 
+@pytest.mark.thorough
 def test_fedrep_takes_a_share_of_each_clients_own_steps(settings):
     """Two epochs of clients with one and three batches: half of their steps are one epoch, on the head."""
     sizes = (4, 12)

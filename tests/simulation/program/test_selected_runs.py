@@ -120,6 +120,7 @@ def test_devices_share_the_candidates(settings, changes):
     chex.assert_trees_all_close(one.params, two.params, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_rows_in_host_memory_are_those_of_the_cohort(settings):
     asked = settings(selection=selection.power_of_choice(d=8, batch_size=4), num_rounds=3, availability=0.5)
     method = fd.algorithms.scaffold()
