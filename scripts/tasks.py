@@ -77,7 +77,8 @@ def texts(folder: Path | None) -> Any:
     """Roles with many lines, and some of the test texts."""
     fed = fd.data.partition.natural(fd.data.load("shakespeare_tokens", data_dir=folder), _CLIENTS, min_size=500)
     chosen = np.random.default_rng(0).choice(len(fed.test.y), _MOST_TESTED, replace=False)
-    return dataclasses.replace(fed, test=Batch(fed.test.x[chosen], fed.test.y[chosen]))
+    test = Batch(fed.test.x[chosen], fed.test.y[chosen])
+    return dataclasses.replace(fed, test=test, test_users=fed.test_users[chosen])
 
 
 def hours(folder: Path | None) -> Any:

@@ -86,8 +86,7 @@ def of_rule(case: Case, cohort: int = COHORT, params: Any = None) -> Program:
     params = {"w": jax.ShapeDtypeStruct((DIMENSION,), jnp.float32)} if params is None else params
     deltas = jax.tree.map(lambda p: jax.ShapeDtypeStruct((cohort, *p.shape), p.dtype), params)
     given = {name: value for name, value in extras(cohort).items() if name in case.requires}
-    if "root_delta" in given:
-        given["root_delta"] = params
+    given |= {name: like for name, like in (("root_delta", params), ("starts", deltas)) if name in given}
 
     def apply(params: Any, deltas: Any, state: Any, given: dict[str, Any]) -> Any:
         return rule.apply(params, deltas, state, **given)

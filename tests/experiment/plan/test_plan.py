@@ -162,6 +162,32 @@ def test_changes_are_tried_in_turn(target, compiler):
     assert "fits_with" not in as_mapping(plan)
 
 
+@pytest.mark.parametrize(("place", "times"), [("device", 1), ("host", 2)])
+@pytest.mark.parametrize("own", [20_000, 1_000])
+def test_own_models_are_part_of_an_evaluation(target, compiler, monkeypatch, place, times, own):
+    """Of six clients, on the device all at once and else as many as the cohort of four; what needs most counts."""
+    made = compiler(lambda number: {1: 10_000, 2: 15_000, 3: own}[number])
+
+    def with_own_models(settings, devices):
+        found = lowered_run(settings, devices)
+        lowered = SimpleNamespace(advance=None, evaluate=None, evaluate_own=object())
+        return LoweredRun(lowered, found.outline, found.mesh, found.batching)
+
+    monkeypatch.setattr("fedjax_drag.experiment.plan.runs.lower_settings", with_own_models)
+    plan = planned(target, client_state=place)
+    whole = counts.work_of(HLO, {"rounds": 1})
+    assert made.programs == 3
+    assert plan.evaluation.bytes == (1 + times) * whole.bytes
+    assert plan.evaluation.num_kernels == (1 + times) * whole.num_kernels
+    assert plan.evaluation.collectives == {
+        kind: ((1 + times) * one.times, (1 + times) * one.bytes) for kind, one in whole.collectives.items()
+    }
+    assert plan.temporary == max(15_000, own)
+    assert plan.needed == plan.data + plan.state + 200 + max(15_000, own)
+    call = whole.num_kernels - 3
+    assert plan.seconds == pytest.approx(4e-6 * (6 * 3 + 3 * call + 3 * (1 + times) * whole.num_kernels))
+
+
 def test_a_compiler_that_refuses(target, compiler):
     compiler(lambda number: None)
     plan = planned(target)

@@ -1,6 +1,8 @@
 """Final figures of a sweep as a LaTeX table and as a table of pandas."""
 
 import io
+import shutil
+import subprocess
 from types import SimpleNamespace
 
 import numpy as np
@@ -44,6 +46,21 @@ def test_means_intervals_bold_and_ties():
     assert f"{half:.1f}" == "63.5"
     assert latex(CELLS, ties=True) == TABLE
     assert r"\underline" not in latex(CELLS)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex and booktabs")
+def test_tables_are_typeset(tmp_path):
+    special = cell(r"a&b%c$d#e{f}g~h^i\j_k", "alie", 0, 0.7)
+    shapes = [{"ties": True}, {"rows": ["aggregator", "attack"]}, {"columns": ["aggregator", "attack"]}]
+    head = [r"\documentclass{article}", r"\usepackage{booktabs}", r"\begin{document}"]
+    tables = [latex([*CELLS, special], **shape) for shape in shapes]
+    text = "\n".join([*head, *tables, r"\end{document}"])
+    (tmp_path / "tables.tex").write_text(text)
+    words = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "tables.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "Output written on tables.pdf (1 page" in done.stdout.replace("\n", "")
 
 
 def test_rows_and_columns_are_axes_and_a_loss_is_best_where_it_is_low():
