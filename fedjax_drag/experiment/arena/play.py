@@ -148,6 +148,7 @@ def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standi
     if trials.folder is not None:
         refuse_links(trials.folder, *trials.folder.glob("*/"), *trials.folder.glob("*/*/"))
     labels, *_ = [trials.check(arena, entry).labels for entry in arena.entries]
+    trials.check_backdoors(arena)
     values = itertools.product(*(labels[axis] for axis in arena.tasks))
     tasks = [describe(dict(zip(arena.tasks, task, strict=True))) or arena.name for task in values]
     opponents = [opponent.label for opponent in arena.opponents]
@@ -174,7 +175,7 @@ def play(arena: Arena, trials: Trials, given: Standing | None = None) -> Standin
     """
     standing = begin(arena, trials, given)
     decided: set[str] = set()
-    sweeps = 2 * len(arena.opponents)  # of an entry: the tuning and the test against each opponent
+    sweeps = 2 * len((*arena.opponents, *arena.backdoors))  # of an entry: the tuning and the test against each
     with unless_quiet(f"arena {arena.name}", sweeps * len(arena.entries), 0, trials.quiet, "sweep") as bar:
         trials = trials._replace(ended=bar.advance)
         for number, entry in enumerate(arena.entries, start=1):
@@ -236,6 +237,7 @@ def _play(arena: Arena, entry: Entry, trials: Trials) -> Row:
         package=__version__,
         doubts=list(outcome.doubts),
         code=code_of(entry.method),
+        backdoors=dict(outcome.backdoors),
     )
 
 
