@@ -55,7 +55,7 @@ def test_it_is_played(name, tmp_path):
     found = Trials(tmp_path, quiet=True).play(arena, entry)
     assert found.accuracy.shape == (1, 2, 1)
     assert not found.failures
-    assert set(found.choices[0]["strengths"]["late_ipm"]) == {"attack.start"}
+    assert "attack.start" in found.choices[0]["strengths"]["late_ipm"]
     assert list(found.backdoors) == [one.label for one in arena.backdoors]
 
 
