@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
+from fedjax_drag.simulation.criterion import ACCURACY, Criterion
+
 LEVEL = 0.95
 """Of the intervals."""
 
@@ -22,7 +24,12 @@ class Estimate(NamedTuple):
         return abs(self.mean) > self.half
 
     def __str__(self) -> str:
-        return f"{100 * self.mean:.1f}" + ("" if np.isnan(self.half) else f" \N{PLUS-MINUS SIGN} {100 * self.half:.1f}")
+        return self.text(ACCURACY)
+
+    def text(self, by: Criterion) -> str:
+        """Mean and half width as figures of a criterion; of what has no interval the mean alone."""
+        half = "" if np.isnan(self.half) else f" \N{PLUS-MINUS SIGN} {by.figure(self.half)}"
+        return by.figure(self.mean) + half
 
 
 def estimate(by_seed: Float[np.ndarray, " seeds"]) -> Estimate:

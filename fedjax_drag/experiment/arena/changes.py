@@ -1,8 +1,11 @@
 """What has changed from one standing to another."""
 
+import math
+
 from fedjax_drag.experiment.arena.scores import Score
 from fedjax_drag.experiment.arena.standing import Standing
 from fedjax_drag.experiment.config.config import flatten
+from fedjax_drag.simulation.criterion import Criterion
 
 NOTHING = "No entry has moved beyond the intervals."
 
@@ -23,7 +26,8 @@ def changes(old: Standing, new: Standing) -> list[str]:
     codes = {label: {old.rows[label].code, new.rows[label].code} for label in after}
     if rewritten := [label for label, both in codes.items() if len(both) == 2 and "" not in both]:
         sentences.append(f"Code changed: {', '.join(rewritten)}.")
-    moved = [_moved(label, before[label], score) for label, score in after.items() if _is_other(before[label], score)]
+    others = [label for label, score in after.items() if _is_other(before[label], score)]
+    moved = [_moved(label, before[label], after[label], new.criterion) for label in others]
     return [*sentences, *(moved or [NOTHING])]
 
 
@@ -49,8 +53,10 @@ def _told(value: object) -> str:
 
 def _is_other(before: Score, after: Score) -> bool:
     apart = abs(after.worst.mean - before.worst.mean) > after.worst.half + before.worst.half  # never of a single seed
-    return before.rank != after.rank or apart
+    failed = math.isfinite(before.worst.mean) != math.isfinite(after.worst.mean)
+    return before.rank != after.rank or apart or failed
 
 
-def _moved(label: str, before: Score, after: Score) -> str:
-    return f"{label}: ranks {before.ranks} to {after.ranks}, worst case {before.worst} to {after.worst}."
+def _moved(label: str, before: Score, after: Score, by: Criterion) -> str:
+    worst = f"{before.worst.text(by)} to {after.worst.text(by)}"
+    return f"{label}: ranks {before.ranks} to {after.ranks}, worst case {worst}."

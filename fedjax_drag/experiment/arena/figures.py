@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedjax_drag.experiment.arena.scores import Score
+from fedjax_drag.experiment.arena.scores import measured
 from fedjax_drag.experiment.arena.standing import Standing
 from fedjax_drag.experiment.config.config import slug
 from fedjax_drag.experiment.figures.style import GRID, INK, as_svg, spread
@@ -14,11 +14,12 @@ from fedjax_drag.experiment.report.tables import mean_and_spread
 from fedjax_drag.experiment.sweep import heatmap
 from fedjax_drag.experiment.sweep.outcome_table import Matrix
 from fedjax_drag.files import write_text
+from fedjax_drag.simulation.criterion import Criterion
 
 _GREY, _OWN, _POINT = "#8A8A8A", "#D55E00", "#0072B2"
 _REFERENCE = "root_only"
 _COLUMN, _HEIGHT = 2.3, 4.6  # inches
-_GAP = 3.4  # between the names of entries, in percentage points of a chart from 0 to 100
+_GAP = 0.034  # between the names of entries, of a chart from 0 to 1
 
 
 def write(standing: Standing, folder: Path) -> list[Path]:
@@ -45,16 +46,17 @@ def heat_map(standing: Standing, place: int | None = None) -> Figure:
     """
     labels, values = standing.by_attack(place)
     of_tasks = slice(None) if place is None else [place]
-    by_seed = [np.asarray(standing.rows[label].accuracy)[of_tasks].mean(axis=0) for label in labels]
+    by = standing.criterion
+    by_seed = [standing.rows[label].figures[of_tasks].mean(axis=0) for label in labels]
     matrix = Matrix(
-        criterion=standing.criterion,
+        criterion=by,
         axis="entry",
         rows=tuple(labels),
         columns=tuple(standing.opponents),
         num_seeds=len(standing.seeds),
         mean=values[:, :-1],
         failed=np.zeros((len(labels), len(standing.opponents)), bool),
-        texts=tuple(tuple(mean_and_spread((100 * x).tolist()) for x in one) for one in by_seed),
+        texts=tuple(tuple(_spread(by, x) for x in one) for one in by_seed),
         worst=values[:, -1],
         worst_on_test=values[:, -1],
     )
@@ -62,18 +64,28 @@ def heat_map(standing: Standing, place: int | None = None) -> Figure:
     return heatmap.draw(matrix, f"{standing.name}: {name}")
 
 
+def _spread(by: Criterion, values: np.ndarray) -> str:
+    known = values if np.isfinite(values).all() else values[:0]
+    return mean_and_spread((by.scale * known).tolist(), ".1f" if by.is_share else ".4g")
+
+
 def knowledge(standing: Standing) -> Figure:
     """Worst cases with their intervals, a column for each kind of knowledge, those that need nothing first."""
-    scores = standing.scores()
+    by, scores = standing.criterion, standing.scores()
+    scores = {label: one for label, one in scores.items() if np.isfinite(one.worst.mean)}
     kinds = sorted({row.knowledge for row in standing.rows.values()}, key=lambda kind: (kind != "nothing", len(kind)))
     figure = Figure(figsize=(_COLUMN * len(kinds) + 0.8, _HEIGHT), layout="constrained", facecolor="white")
     axes = figure.add_subplot()
+    worst = {label: [by.scale * x for x in one.worst] for label, one in scores.items()}
+    height = 100.0 if by.is_share else float(np.ptp([mean for mean, _ in worst.values()] or [0.0])) or 1.0
     for column, kind in enumerate(kinds):
-        members = {label: one for label, one in scores.items() if standing.rows[label].knowledge == kind}
-        _column(axes, column, members, standing.own)
-    if _REFERENCE in scores:
-        axes.axhline(100 * scores[_REFERENCE].worst.mean, color=_GREY, linewidth=0.9, linestyle=":")
-    axes.set(xlim=(-0.4, len(kinds) - 0.15), ylim=(-3, 103), ylabel=f"worst-case test {standing.criterion.label} in %")
+        members = {label: one for label, one in worst.items() if standing.rows[label].knowledge == kind}
+        _column(axes, column, members, _GAP * height, standing.own)
+    if _REFERENCE in worst:
+        axes.axhline(worst[_REFERENCE][0], color=_GREY, linewidth=0.9, linestyle=":")
+    axes.set(xlim=(-0.4, len(kinds) - 0.15), ylabel=f"worst-case test {measured(by)}")
+    if by.is_share:
+        axes.set(ylim=(-3, 103))
     axes.set_xticks(range(len(kinds)), [kind.replace(", ", ",\n") for kind in kinds])
     axes.set_xlabel("what the defence must know")
     axes.tick_params(length=0, labelcolor=INK)
@@ -83,12 +95,12 @@ def knowledge(standing: Standing) -> Figure:
     return figure
 
 
-def _column(axes: Axes, column: int, members: dict[str, Score], own: list[str]) -> None:
-    """The entries of one kind, their names beside them, apart from each other."""
-    means = [100 * one.worst.mean for one in members.values()]
-    for (label, one), mean, height in zip(members.items(), means, spread(means, _GAP), strict=True):
+def _column(axes: Axes, column: int, members: dict[str, list[float]], gap: float, own: list[str]) -> None:
+    """The means and half widths of the entries of one kind, their names beside them, apart from each other."""
+    heights = spread([mean for mean, _ in members.values()], gap)
+    for (label, (mean, half)), height in zip(members.items(), heights, strict=True):
         color, weight = (_OWN, "bold") if label in own else (_POINT, "normal")
-        half = np.nan_to_num(100 * one.worst.half)
+        half = np.nan_to_num(half)
         axes.errorbar(column - 0.25, mean, half, fmt="o", color=color, markersize=5, elinewidth=1, alpha=0.85)
         axes.plot([column - 0.22, column - 0.15], [mean, height], color=_GREY, linewidth=0.6)
         text = axes.text(column - 0.14, height, label, va="center", fontsize=8.5, fontweight=weight)

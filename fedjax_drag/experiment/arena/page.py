@@ -12,7 +12,7 @@ import numpy as np
 from fedjax_drag.experiment.arena import figures, tables
 from fedjax_drag.experiment.arena.changes import changes
 from fedjax_drag.experiment.arena.own_code import parts_of
-from fedjax_drag.experiment.arena.scores import KEPT, withstood
+from fedjax_drag.experiment.arena.scores import KEPT, measured, withstood
 from fedjax_drag.experiment.arena.standing import FILE, REACHED, SHIPPED, Standing
 from fedjax_drag.experiment.build import catalog
 from fedjax_drag.experiment.config.yaml_text import written
@@ -21,6 +21,7 @@ from fedjax_drag.experiment.report import csv_files
 from fedjax_drag.experiment.report.matrices import WORST, MatrixTable, shaded
 from fedjax_drag.experiment.report.rendering import check_place, render
 from fedjax_drag.files import write_text
+from fedjax_drag.simulation.criterion import Criterion
 
 _WIDE = ("place", "clean", "mean", "needs", "passes", "minutes", "withstands")
 """Columns that a narrow page leaves out."""
@@ -36,8 +37,8 @@ class Badge(NamedTuple):
       words: what it is found by: its label, its parts and their papers.
       withstood: labels of the attacks that it withstands.
       others: those that it does not.
-      worst: the attack that leaves least accuracy, mean over the tasks and seeds.
-      left: that accuracy in %.
+      worst: the attack that leaves the worst figure, mean over the tasks and seeds.
+      left: that figure.
     """
 
     needs: list[str]
@@ -85,7 +86,7 @@ def write(standing: Standing, path: Path, since: Standing | None = None) -> Path
 
 def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[str, Any]:
     """All that the template asks for."""
-    head, *lines = standing.lines()
+    (head, *lines), by = standing.lines(), standing.criterion
     name = standing.name.removeprefix("arena_")
     badges = [_badge(standing, label) for label in standing.scores()]
     all_tasks = [(f"Mean over {len(standing.tasks)} tasks", _matrix(standing, None), "")]
@@ -94,7 +95,9 @@ def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[s
     ]
     return {
         "title": standing.name,
-        "measure": standing.criterion.label,
+        "measure": by.label,
+        "measured": measured(by),
+        "failure": tables.failure(standing),
         "header": [
             ("protocol", f"version {standing.version}"),
             *([("played", when)] if (when := tables.played(standing)) else []),
@@ -111,7 +114,7 @@ def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[s
             for line, badge in zip(lines, badges, strict=True)
         ],
         "badges": badges,
-        "kept": round(100 * KEPT),
+        "kept": f"{round(100 * KEPT)} %" if by.higher_is_better else f"at most {round(100 * (2 - KEPT))} %",
         "kinds": sorted({need for row in standing.rows.values() for need in row.needs}),
         "json": csv_files.address("application/json", json.dumps(dataclasses.asdict(standing))),
         "wide": _WIDE,
@@ -138,23 +141,27 @@ def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[s
 
 
 def _badge(standing: Standing, label: str) -> Badge:
-    row, attacks = standing.rows[label], standing.opponents[1:]
-    accuracy = np.asarray(row.accuracy)
-    held = withstood(accuracy)
-    left = accuracy[:, 1:].mean(axis=(0, 2))
+    row, attacks, by = standing.rows[label], standing.opponents[1:], standing.criterion
+    held = withstood(row.figures, by)
+    left = row.figures[:, 1:].mean(axis=(0, 2))
+    most = int(by.merits(left).argmin())
     words = [label, *(f"{part.name} {catalog.paper(part.key, part.builder)}" for part in parts_of(row.method))]
     kept, lost = ([name for name, holds in zip(attacks, held, strict=True) if holds == want] for want in (True, False))
-    return Badge(row.needs, " ".join(words), kept, lost, attacks[int(left.argmin())], f"{100 * left.min():.1f}")
+    return Badge(row.needs, " ".join(words), kept, lost, attacks[most], _figure(by, left[most]))
+
+
+def _figure(by: Criterion, value: float) -> str:
+    return by.figure(value) + " %" * by.is_share
 
 
 def _facts(standing: Standing) -> list[tuple[str, str, str]]:
     """Headline figures: what it is, the figure, and a line about it."""
-    scores = standing.scores()
+    scores, by = standing.scores(), standing.criterion
     best = next(iter(scores))
-    facts = [("best worst case", f"{100 * scores[best].worst.mean:.1f} %", best)]
+    facts = [("best worst case", _figure(by, scores[best].worst.mean), best)]
     free = next((label for label in scores if not standing.rows[label].needs), best)
     if free != best:
-        facts.append(("that needs to know nothing", f"{100 * scores[free].worst.mean:.1f} %", free))
+        facts.append(("that needs to know nothing", _figure(by, scores[free].worst.mean), free))
     hours = sum(row.seconds for row in standing.rows.values()) / 3600
     return [
         *facts,
@@ -165,13 +172,13 @@ def _facts(standing: Standing) -> list[tuple[str, str, str]]:
 
 def _matrix(standing: Standing, place: int | None) -> MatrixTable:
     """A map of accuracies by attack, the worst case first."""
-    labels, values = standing.by_attack(place)
+    (labels, values), by = standing.by_attack(place), standing.criterion
     values = values[:, [-1, *range(values.shape[1] - 1)]]
     columns = [WORST, *standing.opponents]
-    texts = [[f"{100 * value:.1f}" for value in line] for line in values]
+    texts = [[by.figure(value) for value in line] for line in values]
     file = [["entry", *columns], *([label, *line] for label, line in zip(labels, values.tolist(), strict=True))]
     heads = [("", [(label, 1) for label in standing.opponents])]
-    return MatrixTable("entry", heads, columns, shaded(labels, texts, values), csv_files.link(file))
+    return MatrixTable("entry", heads, columns, shaded(labels, texts, by.merits(values)), csv_files.link(file))
 
 
 def _backdoors(standing: Standing) -> MatrixTable:

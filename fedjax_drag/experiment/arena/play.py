@@ -12,11 +12,12 @@ from fedjax_drag.experiment.arena import requirements, tables
 from fedjax_drag.experiment.arena.own_code import code_of
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, entry_of, load_arena
 from fedjax_drag.experiment.arena.standing import FILE, Row, Standing, read
-from fedjax_drag.experiment.arena.trials import Trials, key_of
+from fedjax_drag.experiment.arena.trials import Trials, criterion_of, key_of
 from fedjax_drag.experiment.config.config import check_name
 from fedjax_drag.experiment.config.own import as_text, short, with_own_names
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.lock import refuse_links, waited_for
+from fedjax_drag.experiment.run.metrics_file import plain
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
 from fedjax_drag.files import write_text
@@ -147,12 +148,13 @@ def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standi
     """
     if trials.folder is not None:
         refuse_links(trials.folder, *trials.folder.glob("*/"), *trials.folder.glob("*/*/"))
-    labels, *_ = [trials.check(arena, entry).labels for entry in arena.entries]
+    grid, *_ = [trials.check(arena, entry) for entry in arena.entries]
     trials.check_backdoors(arena)
-    values = itertools.product(*(labels[axis] for axis in arena.tasks))
+    values = itertools.product(*(grid.labels[axis] for axis in arena.tasks))
+    metric = results.facts_of(criterion_of(grid.points[0].config))["criterion"]
     tasks = [describe(dict(zip(arena.tasks, task, strict=True))) or arena.name for task in values]
     opponents = [opponent.label for opponent in arena.opponents]
-    new = Standing(arena.name, arena.version, tasks, opponents, list(arena.seeds), {}, arena.protocol())
+    new = Standing(arena.name, arena.version, tasks, opponents, list(arena.seeds), {}, arena.protocol(), metric)
     if given is not None:
         _check_protocol(given, arena, new)
         new.rows.update(given.rows)
@@ -227,8 +229,8 @@ def _play(arena: Arena, entry: Entry, trials: Trials) -> Row:
         method=as_text(entry.method),
         settings=as_text(entry.settings),
         needs=needs,
-        choices=outcome.choices,
-        accuracy=outcome.accuracy.tolist(),
+        choices=plain(outcome.choices),
+        accuracy=plain(outcome.accuracy),
         failures=list(outcome.failures),
         seconds=seconds,
         key=key_of(arena, entry),
@@ -275,7 +277,8 @@ def _rows_in(folder: Path, arena: Arena, like: Standing) -> dict[str, Row]:
 
 def _check_protocol(given: Standing, arena: Arena, wanted: Standing) -> None:
     """Refuses rows that were not played by this protocol."""
-    differ = next((key for key in ("tasks", "opponents", "seeds") if getattr(given, key) != getattr(wanted, key)), None)
+    keys = ("metric", "tasks", "opponents", "seeds")
+    differ = next((key for key in keys if getattr(given, key) != getattr(wanted, key)), None)
     if differ is None and not all(row.is_own or _is_of(row, arena) for row in given.rows.values()):
         differ = "base, attacks, tuning seeds or version"
     if differ is not None:

@@ -9,7 +9,6 @@ from typing import Any
 from fedjax_drag.experiment.build.experiment import read
 from fedjax_drag.experiment.config.config import flatten, slug
 from fedjax_drag.experiment.config.own import as_text
-from fedjax_drag.simulation.criterion import ACCURACY
 
 HONEST = "none"
 """The opponent that does not attack; it is always there."""
@@ -66,8 +65,8 @@ class Arena:
       tasks: values by dotted key; each combination is a task.
       opponents: the attacks, :data:`HONEST` first.
       entries: the defences, those of :data:`ALWAYS` first.
-      tuning_seeds: of the runs by whose validation accuracy, or other :attr:`metric`, settings and strengths are
-        chosen.
+      tuning_seeds: of the runs by whose validation accuracy, or what else ``metric`` of the base says, settings and
+        strengths are chosen.
       seeds: of the runs whose test figures count, none of them one of ``tuning_seeds``.
       most_settings: how many settings an entry may have.
       backdoors: attacks with a goal, each ``during`` some rounds before the last; they have no part in the places.
@@ -83,11 +82,6 @@ class Arena:
     seeds: tuple[int, ...]
     most_settings: int
     backdoors: tuple[Opponent, ...] = ()
-
-    @property
-    def metric(self) -> str:
-        """By which is chosen and compared: ``metric`` of the base, else ``accuracy``."""
-        return self.base.get("metric") or ACCURACY.name
 
     def only(self, labels: Iterable[str]) -> "Arena":
         """The same with these entries alone.

@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from fedjax_drag import notebook
 from fedjax_drag.checks import shown
-from fedjax_drag.experiment.arena.scores import Score, score, worst_by_seed
+from fedjax_drag.experiment.arena.scores import Score, measured, score, worst_by_seed
 from fedjax_drag.experiment.config.own import is_own, texts
 from fedjax_drag.experiment.run import results
 from fedjax_drag.files import read_json
@@ -39,8 +39,9 @@ class Row:
       method: keys of a run's configuration.
       settings: values among which it was tuned.
       needs: what it must know, in words.
-      choices: for each task its values, the setting chosen, the attackers' strengths and the validation accuracy.
-      accuracy: on the test examples, or another metric there, by task, opponent and seed.
+      choices: for each task its values, the setting chosen, the attackers' strengths and the validation accuracy, or
+        what else is compared.
+      accuracy: on the test examples, or another metric there, by task, opponent and seed; None for no figure.
       failures: messages of runs that failed.
       seconds: that its runs took.
       key: equal for rows whose runs are the same.
@@ -58,7 +59,7 @@ class Row:
     settings: dict[str, list[Any]]
     needs: list[str]
     choices: list[dict[str, Any]]
-    accuracy: list[list[list[float]]]
+    accuracy: list[list[list[float | None]]]
     failures: list[str]
     seconds: float
     key: str
@@ -68,6 +69,11 @@ class Row:
     doubts: list[str] = dataclasses.field(default_factory=list)
     code: str = ""
     backdoors: dict[str, dict[str, list[list[float]]]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def figures(self) -> Float[np.ndarray, "tasks opponents seeds"]:
+        """``accuracy`` as an array, with NaN for no figure."""
+        return np.array(self.accuracy, float)
 
     @property
     def knowledge(self) -> str:
@@ -95,6 +101,7 @@ class Standing:
       rows: by label.
       protocol: as :func:`~fedjax_drag.experiment.arena.protocol.load_arena` reads it, without the entries; None in the
         files of older versions.
+      metric: that is compared, as the fields of :attr:`criterion`; the accuracy in the files of older versions.
     """
 
     name: str
@@ -104,11 +111,12 @@ class Standing:
     seeds: list[int]
     rows: dict[str, Row]
     protocol: dict[str, Any] | None = None
+    metric: dict[str, Any] = dataclasses.field(default_factory=lambda: results.facts_of(ACCURACY)["criterion"])
 
     @property
     def criterion(self) -> Criterion:
         """What is compared, on the test examples."""
-        return Criterion((self.protocol or {}).get("base", {}).get("metric") or ACCURACY.name)
+        return Criterion(**self.metric)
 
     @property
     def backdoors(self) -> list[str]:
@@ -127,7 +135,7 @@ class Standing:
           among: labels of the entries that are compared; default all.
         """
         labels = self.rows if among is None else among
-        return score({label: np.asarray(self.rows[label].accuracy) for label in labels})
+        return score({label: self.rows[label].figures for label in labels}, self.criterion)
 
     def lines(self) -> list[list[str]]:
         """The figures as text: a line of cells for each entry, the best first, below that of their names."""
@@ -136,21 +144,21 @@ class Standing:
         for place, (label, one) in enumerate(self.scores().items(), start=1):
             row = self.rows[label]
             passes = "-" if row.passes is None else f"{row.passes:.1f}"
-            figures = [one.ranks, *map(str, (one.clean, one.worst, one.mean))]
+            figures = [one.ranks, *(x.text(self.criterion) for x in (one.clean, one.worst, one.mean))]
             made.append([label, str(place), *figures, row.knowledge, passes, f"{row.seconds / 60:.0f}"])
         return made
 
     def by_attack(self, place: int | None = None) -> tuple[list[str], Float[np.ndarray, "entries columns"]]:
-        """Labels and mean accuracies by opponent with the worst case last, the highest worst case first.
+        """Labels and mean accuracies by opponent with the worst case last, the best worst case first.
 
         Args:
           place: of a task; None for the mean over all of them.
         """
         labels, values = list(self.scores()), []
         for label in labels:
-            accuracy = np.asarray(self.rows[label].accuracy)[slice(None) if place is None else [place]]
-            values.append([*accuracy.mean(axis=(0, 2)), worst_by_seed(accuracy).mean()])
-        order = sorted(range(len(labels)), key=lambda i: -values[i][-1])
+            accuracy = self.rows[label].figures[slice(None) if place is None else [place]]
+            values.append([*accuracy.mean(axis=(0, 2)), worst_by_seed(accuracy, self.criterion).mean()])
+        order = sorted(range(len(labels)), key=lambda i: -self.criterion.merits(values[i][-1]))
         return [labels[i] for i in order], np.array(values)[order]
 
     def write(self, folder: str | Path) -> None:
@@ -159,21 +167,25 @@ class Standing:
         results.write_json(Path(folder) / FILE, dataclasses.asdict(self))
 
     def __repr__(self) -> str:
-        leading = [f"{label} {one.worst}" for label, one in self.scores().items() if one.rank == 1]
+        by = self.criterion
+        leading = [f"{label} {one.worst.text(by)}" for label, one in self.scores().items() if one.rank == 1]
         sizes = f"{len(self.rows)} entries, {len(self.tasks)} tasks, {len(self.opponents) - 1} attacks"
-        return f"Standing({self.name}: {sizes}, best worst case in %: {', '.join(leading) or 'none'})"
+        case = f"best worst case{' in %' * by.is_share}"
+        return f"Standing({self.name}: {sizes}, {case}: {', '.join(leading) or 'none'})"
 
     def _repr_html_(self) -> str:
         """Figures and accuracies by attack, the user's own entries marked."""
         if not self.rows:
             return notebook.table(self.name, {"entries": "none has been played"})
         labels, values = self.by_attack()
-        cells = [[label, *(f"{100 * x:.1f}" for x in line)] for label, line in zip(labels, values, strict=True)]
-        by = f", {len(self.tasks)} tasks, {len(self.seeds)} seeds"
+        cells = [[label, *map(self.criterion.figure, line)] for label, line in zip(labels, values, strict=True)]
+        over = f", {len(self.tasks)} tasks, {len(self.seeds)} seeds"
         attacks = [["entry", *self.opponents, "worst case"], *cells]
-        shades = ((values - values.min()) / (np.ptp(values) or 1.0)) ** 3  # cubed, since good ones are close together
+        merits = self.criterion.merits(values)
+        known = merits[np.isfinite(merits)] if np.isfinite(merits).any() else np.zeros(1)
+        shades = ((merits - known.min()) / (np.ptp(known) or 1.0)) ** 3  # cubed, since good ones are close together
         return notebook.beside(
-            notebook.grid(f"{self.name}: test {self.criterion.label} in %{by}", self.lines(), self.own),
+            notebook.grid(f"{self.name}: test {measured(self.criterion)}{over}", self.lines(), self.own),
             notebook.grid("Mean over the tasks, by attack", attacks, self.own, shades),
         )
 
@@ -206,6 +218,8 @@ def read(source: str | Path) -> Standing:
 
 def _check(standing: Standing) -> None:
     """Refuses rows that do not fit the tasks, opponents and seeds, and a protocol with a key missing."""
+    if {key: type(value) for key, value in standing.metric.items()} != results.CRITERION:
+        raise ValueError(f"metric={shown(standing.metric)}: must have {', '.join(results.CRITERION)}")
     sizes = len(standing.tasks), len(standing.opponents), len(standing.seeds)
     for label, row in standing.rows.items():
         where = f"rows.{label}"
@@ -221,7 +235,7 @@ def _check(standing: Standing) -> None:
         if sorted(row.backdoors) != sorted(standing.backdoors) or not fits:
             names = ", ".join(REACHED)
             raise ValueError(f"{where}.backdoors: must be those of the protocol, with {names} by task and seed")
-        for name, shares in (("accuracy", row.accuracy), ("backdoors", reached)):
+        for name, shares in (("accuracy", row.figures if standing.criterion.is_share else ()), ("backdoors", reached)):
             if outside := [value for value in np.ravel(shares).tolist() if not 0.0 <= value <= 1.0]:
                 raise ValueError(f"{where}.{name}={outside[0]!r}: must be in [0, 1]")
         parts = [choice.get(key) for choice in row.choices for key in ("task", "setting", "strengths")]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_drag.experiment.arena.changes import changes
-from fedjax_drag.experiment.arena.scores import KEPT
+from fedjax_drag.experiment.arena.scores import KEPT, measured, of_failed
 from fedjax_drag.experiment.arena.standing import REACHED, Standing
 from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.sweep.grid import describe
@@ -25,26 +25,35 @@ def page(standing: Standing, since: Standing | None = None) -> str:
         parts += ["## Backdoors", about_backdoors(), markdown([heads, *texts])]
     for place, name in enumerate(standing.tasks):
         parts += [f"## {name}", markdown(task(standing, place))]
-    failed = [f"{label}: {message}" for label, row in standing.rows.items() for message in row.failures]
-    return "\n\n".join([*parts, *(["Runs that failed count as 0:", _listed(failed)] if failed else [])]) + "\n"
+    if failed := [f"{label}: {message}" for label, row in standing.rows.items() for message in row.failures]:
+        parts += [f"Runs that failed count as {failure(standing)}:", _listed(failed)]
+    return "\n\n".join(parts) + "\n"
 
 
 def doubts(standing: Standing) -> str:
     """Which accuracies are of models that are not finite or stand still; empty if none is known to be."""
     found = [f"{label} against {doubt}" for label, row in standing.rows.items() for doubt in row.doubts]
-    counts = "a model that is not finite counts as 0, and one whose messages were all rejected stands still"
+    counts = f"a model that is not finite counts as {failure(standing)}"
+    counts += ", and one whose messages were all rejected stands still"
     return f"Not to be taken at face value ({counts}): {'; '.join(found)}." if found else ""
+
+
+def failure(standing: Standing) -> str:
+    """What a run that failed counts as, in words."""
+    by = standing.criterion
+    return f"{of_failed(by):.0f}" if by.is_share else "worse than any"
 
 
 def about(standing: Standing) -> str:
     """What the figures are."""
+    better = "above" if standing.criterion.higher_is_better else "below"
     return (
-        f"Test {standing.criterion.label} in %, mean over {len(standing.seeds)} seeds with the 95 % interval, over "
+        f"Test {measured(standing.criterion)}, mean over {len(standing.seeds)} seeds with the 95 % interval, over "
         f"{len(standing.tasks)} tasks: without an attack, with the worst of {len(standing.opponents) - 1} attacks in "
         "each task and under each seed, and the mean over the attacks. Settings and the attacks' strengths were chosen "
         "on validation examples with other seeds. The place is that of the worst case. Ranks: those that the seeds "
-        "leave open, since an entry is better than another only where the interval of their paired difference is above "
-        "zero. Passes: what the server's side of the method moves in a round, in multiples of the deltas."
+        "leave open, since an entry is better than another only where the interval of their paired difference is "
+        f"{better} zero. Passes: what the server's side of the method moves in a round, in multiples of the deltas."
     )
 
 
@@ -83,13 +92,13 @@ def played(standing: Standing) -> str:
 
 def task(standing: Standing, place: int) -> list[list[str]]:
     """The settings chosen in a task, the accuracies there by attack, and the worst case: lines below their head."""
-    lines = [["entry", "setting", *standing.opponents, "worst case"]]
+    lines, by = [["entry", "setting", *standing.opponents, "worst case"]], standing.criterion
     for label in standing.scores():
         row = standing.rows[label]
-        by_opponent = np.asarray(row.accuracy)[place]
-        means = [f"{100 * mean:.1f}" for mean in by_opponent.mean(axis=1)]
-        worst = estimate(by_opponent.min(axis=0))
-        lines.append([label, describe(row.choices[place]["setting"]) or "-", *means, str(worst)])
+        by_opponent = row.figures[place]
+        means = map(by.figure, by_opponent.mean(axis=1))
+        worst = estimate(by.worst(by_opponent, axis=0)).text(by)
+        lines.append([label, describe(row.choices[place]["setting"]) or "-", *means, worst])
     return lines
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Shaped
 
 from fedjax_drag.experiment.arena.own_code import code_of, codes
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, Opponent
-from fedjax_drag.experiment.arena.scores import KEPT
+from fedjax_drag.experiment.arena.scores import KEPT, of_failed
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.config.config import Config, slug
@@ -27,7 +27,7 @@ from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.metrics import accuracy
-from fedjax_drag.simulation.criterion import ACCURACY, TEST, VALIDATION, Criterion
+from fedjax_drag.simulation.criterion import ACCURACY, VALIDATION, Criterion
 
 TUNING, FINAL = "tuning", "final"
 """Folders of an entry: a sweep for each opponent in both."""
@@ -39,9 +39,9 @@ class Choice(NamedTuple):
     """What is played in a task, by validation figures alone.
 
     Attributes:
-      setting: number of the entry's setting with the highest worst case.
+      setting: number of the entry's setting with the best worst case.
       strengths: of each opponent, the number of the strength that hurts that setting most, then those of the backdoors.
-      worst_case: validation accuracy of the setting, the lowest over opponents and strengths.
+      worst_case: validation figure of the setting, the worst over opponents and strengths; NaN if there is none.
     """
 
     setting: int
@@ -54,8 +54,9 @@ class EntryOutcome(NamedTuple):
 
     Attributes:
       choices: for each task its values, the setting chosen, the opponents' strengths and the validation accuracy.
-      accuracy: on the test examples at the end of the runs, ``[tasks, opponents, seeds]``; 0 where a run failed or its
-        model is not finite.
+      accuracy: on the test examples at the end of the runs, or another criterion, ``[tasks, opponents, seeds]``; where
+        a run failed or its model is not finite,
+        :func:`~fedjax_drag.experiment.arena.scores.of_failed`.
       failures: what went wrong, each once.
       doubts: test runs whose model is not finite or stands still, a line for each opponent.
       backdoors: what each has reached, as in a row of the standing.
@@ -101,31 +102,31 @@ class Trials(NamedTuple):
             grid, points = self._points(arena, entry, opponent, arena.seeds)
             chosen = [points[c.setting, c.strengths[column], task] for task, c in enumerate(choices)]
             cells = self._run(arena, entry, FINAL, opponent, dataclasses.replace(grid, points=(*np.concat(chosen),)))
+            by = criterion_of(grid.points[0].config)
             if opponent in arena.backdoors:
                 read = {"success": (SUCCESS, 0), "after": (SUCCESS, -1), "accuracy": (ACCURACY.test, 0)}
                 shape = len(choices), len(arena.seeds)
                 backdoors[opponent.label] = {name: _shares(cells, *x, shape).tolist() for name, x in read.items()}
             else:
-                accuracy.append(
-                    np.reshape([_final(cell, f"{TEST}_{arena.metric}") for cell in cells], (len(choices), -1))
-                )
+                accuracy.append(np.reshape([_final(cell, by) for cell in cells], (len(choices), -1)))
             failures += _failures(cells)
             doubts += _doubts(opponent, cells)
             for record, choice, (point, *_) in zip(records, choices, chosen, strict=True):
                 record["task"], record["setting"] = (_of(axes, point.values) for axes in (arena.tasks, entry.settings))
                 record["strengths"][opponent.label] = _of(opponent.strengths, point.values)
-                record[f"{VALIDATION}_{arena.metric}"] = choice.worst_case
+                record[by._replace(on=VALIDATION).column] = choice.worst_case
         return EntryOutcome(records, np.stack(accuracy, axis=1), list(dict.fromkeys(failures)), doubts, backdoors)
 
     def tune(self, arena: Arena, entry: Entry) -> tuple[list[Choice], list[str]]:
         """What entry and attackers choose in each task, and what went wrong; backdoors meet chosen settings alone."""
         accuracy, failures = [], []
         grids = [self.grid(arena, entry, opponent, arena.tuning_seeds) for opponent in arena.opponents]
+        by = criterion_of(grids[0].points[0].config)
         for opponent, grid in zip(arena.opponents, grids, strict=True):
             cells = self._run(arena, entry, TUNING, opponent, grid)
-            accuracy.append(mean_over_seeds(arena, entry, opponent, cells))
+            accuracy.append(mean_over_seeds(arena, entry, opponent, cells, by))
             failures += _failures(cells)
-        choices = choose(accuracy)
+        choices = choose(accuracy, by)
         clean = np.array([accuracy[0][choice.setting, 0, task] for task, choice in enumerate(choices)])
         for backdoor in arena.backdoors:
             grid, points = self._points(arena, entry, backdoor, arena.tuning_seeds)
@@ -154,8 +155,9 @@ class Trials(NamedTuple):
         for opponent in (*arena.opponents[1:], *arena.backdoors):
             self.grid(one_task, one, opponent, arena.tuning_seeds[:1])
         grid = self.grid(arena, entry, arena.opponents[0], arena.tuning_seeds)
-        for point in grid.points:
-            _check_metric(point.config)
+        if len(compared := {criterion_of(point.config) for point in grid.points}) > 1:
+            names = " and ".join(sorted(by.name for by in compared))
+            raise ValueError(f"tasks: are compared by {names}; must be by the same metric")
         return grid
 
     def check_backdoors(self, arena: Arena) -> None:
@@ -222,20 +224,23 @@ class Trials(NamedTuple):
         return cells
 
 
-def choose(accuracy: Sequence[Float[np.ndarray, "settings strengths tasks"]]) -> list[Choice]:
+def choose(accuracy: Sequence[Float[np.ndarray, "settings strengths tasks"]], by: Criterion = ACCURACY) -> list[Choice]:
     """The choice in each task: ``argmax over settings of min over opponents and strengths`` of the accuracy.
 
     Of equal ones the first is taken, of settings and of strengths.
 
     Args:
-      accuracy: of each opponent, validation accuracy at the end of the runs, its mean over the tuning seeds.
+      accuracy: of each opponent, validation accuracy at the end of the runs, or figures of another criterion, the mean
+        over the tuning seeds.
+      by: what they are figures of.
     """
-    worst = np.min([against.min(axis=1) for against in accuracy], axis=0)
+    merits = [by.merits(against) for against in accuracy]
+    worst = np.min([against.min(axis=1) for against in merits], axis=0)
     return [
         Choice(
             int(setting),
-            [int(against[setting, :, task].argmin()) for against in accuracy],
-            float(worst[setting, task]),
+            [int(against[setting, :, task].argmin()) for against in merits],
+            float(by.worst([by.worst(against[setting, :, task]) for against in accuracy])),
         )
         for task, setting in enumerate(worst.argmax(axis=0))
     ]
@@ -268,10 +273,10 @@ def key_of(arena: Arena, entry: Entry) -> str:
 
 
 def mean_over_seeds(
-    arena: Arena, entry: Entry, opponent: Opponent, cells: Sequence[Cell]
+    arena: Arena, entry: Entry, opponent: Opponent, cells: Sequence[Cell], by: Criterion = ACCURACY
 ) -> Float[np.ndarray, "settings strengths tasks"]:
     """Validation figures at the end; the sums are exact, so that equal ones in another order are a tie."""
-    finals = [_final(cell, f"{VALIDATION}_{arena.metric}") for cell in cells]
+    finals = [_final(cell, by._replace(on=VALIDATION)) for cell in cells]
     finals = np.reshape(finals, (*_sizes(arena, entry, opponent), -1))
     return np.apply_along_axis(math.fsum, -1, finals) / finals.shape[-1]
 
@@ -281,25 +286,31 @@ def _sizes(arena: Arena, entry: Entry, opponent: Opponent) -> list[int]:
     return [math.prod(map(len, axes.values())) for axes in (entry.settings, opponent.strengths, arena.tasks)]
 
 
-def _final(cell: Cell, metric: str) -> float:
-    """An accuracy at the end of a run; 0 of one that failed, and of a model that is not finite."""
-    if metric not in cell.history or cell.status == "diverged":
-        return 0.0
-    return float(np.nan_to_num(np.float32(cell.history[metric][-1])))  # in float32 also where it was read back
+def criterion_of(config: Config) -> Criterion:
+    """By what a run's figures are compared, as the run itself chooses its rounds.
+
+    Raises:
+      ValueError: ``metric`` is none of its metrics, or not given where the run may have no accuracy.
+    """
+    if config.metrics is None and config.metric is None and config.loss.name != "cross_entropy":
+        raise ValueError("base.metric=None: must be given beside another loss than cross_entropy, as 'loss'")
+    metrics = build.part(config, "metrics")
+    return Criterion.of([accuracy()] if metrics is None else metrics, config.metric)
+
+
+def _final(cell: Cell, by: Criterion) -> float:
+    """A figure at the end of a run; the worst of one that failed, and of a model that is not finite."""
+    if by.column in cell.history and cell.status != "diverged":
+        final = float(np.float32(cell.history[by.column][-1]))  # in float32 also where it was read back
+        if math.isfinite(final):
+            return final
+    return of_failed(by)
 
 
 def _shares(cells: Sequence[Cell], column: str, evaluation: int, shape: Sequence[int]) -> Float[np.ndarray, "..."]:
     """A share at an evaluation of each run; 0 of one that failed, and of a model that is not finite."""
     values = [cell.history[column][evaluation] if cell.status == "done" else 0 for cell in cells]
     return np.float64(np.nan_to_num(np.float32(values))).reshape(shape)
-
-
-def _check_metric(config: Config) -> None:
-    """Refuses a metric that is no share, or better where it is lower: a failed run counts as 0."""
-    if config.metric is not None:
-        by = Criterion.of(build.part(config, "metrics") or [accuracy()], config.metric)
-        if not (by.is_share and by.higher_is_better):
-            raise ValueError(f"base.metric={config.metric!r}: must be in [0, 1] and better where it is higher, as f1")
 
 
 def _failures(cells: Sequence[Cell]) -> list[str]:
