@@ -38,7 +38,7 @@ def test_a_split_adds_its_metrics_and_changes_no_others(settings, split, fedavg)
 
 
 @pytest.mark.slow
-def test_a_model_handed_out_is_evaluated_on_both_and_an_attack_on_the_test_examples(settings, split):
+def test_a_model_handed_out_and_an_attack_are_evaluated_on_both(settings, split):
     def run(**held_out):
         data = dataclasses.replace(split, **held_out)
         attack = {"attack": fd.attacks.backdoor(target=0), "byzantine_fraction": 0.2}
@@ -48,6 +48,7 @@ def test_a_model_handed_out_is_evaluated_on_both_and_an_attack_on_the_test_examp
     for name in ("accuracy", "loss"):
         np.testing.assert_array_equal(both[f"validation_{name}"], exchanged[f"test_{name}"])
         np.testing.assert_array_equal(both[f"output_validation_{name}"], exchanged[f"output_{name}"])
+    np.testing.assert_array_equal(both["validation_attack_success_rate"], exchanged["attack_success_rate"])
     assert not np.array_equal(both["attack_success_rate"], exchanged["attack_success_rate"])
 
 

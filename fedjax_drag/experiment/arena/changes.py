@@ -40,8 +40,8 @@ def _protocol(old: Standing, new: Standing) -> list[str]:
             name = "attacks" if key == "opponents" else key
             found.append(f"{name} {_told(now)}, before {_told(was)}")
     if old.protocol and new.protocol:
-        keys = ("base", "attacks", "tuning_seeds", "most_settings")
-        was, now = (flatten({key: one.protocol[key] for key in keys}) for one in (old, new))  # pyright: ignore
+        keys = ("base", "attacks", "backdoors", "tuning_seeds", "most_settings")
+        was, now = (flatten({key: one.protocol.get(key) for key in keys}) for one in (old, new))  # pyright: ignore
         others = [key for key in {**was, **now} if was.get(key) != now.get(key)]
         found += [f"{key}={now.get(key)}, before {was.get(key)}" for key in others]
     return found

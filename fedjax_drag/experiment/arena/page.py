@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedjax_drag.experiment.arena import figures, tables
 from fedjax_drag.experiment.arena.changes import changes
 from fedjax_drag.experiment.arena.own_code import parts_of
 from fedjax_drag.experiment.arena.scores import KEPT, measured, withstood
-from fedjax_drag.experiment.arena.standing import FILE, SHIPPED, Standing
+from fedjax_drag.experiment.arena.standing import FILE, REACHED, SHIPPED, Standing
 from fedjax_drag.experiment.build import catalog
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.figures.style import inline
@@ -124,6 +126,8 @@ def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[s
         "rules": _address("docs/rules.md", folder),
         "arena": name if (SHIPPED / f"{name}.json").is_file() else FILE,
         "own": standing.own,
+        "backdoors": _backdoors(standing) if standing.backdoors else None,
+        "about_backdoors": tables.about_backdoors(),
         "matrices": [*(all_tasks if len(by_task) > 1 else []), *by_task],
         "knowledge": inline(figures.knowledge(standing)),
         "knowledge_csv": csv_files.link(
@@ -175,6 +179,20 @@ def _matrix(standing: Standing, place: int | None) -> MatrixTable:
     file = [["entry", *columns], *([label, *line] for label, line in zip(labels, values.tolist(), strict=True))]
     heads = [("", [(label, 1) for label in standing.opponents])]
     return MatrixTable("entry", heads, columns, shaded(labels, texts, by.merits(values)), csv_files.link(file))
+
+
+def _backdoors(standing: Standing) -> MatrixTable:
+    """What each backdoor has reached; the lower its success, the stronger the shade."""
+    (_, *columns), *lines = tables.backdoors(standing)
+    labels, estimates = [label for label, *_ in lines], [figures for _, *figures in lines]
+    texts = [[str(one) for one in figures] for figures in estimates]
+    values = np.array([[one.mean for one in figures] for figures in estimates])
+    low = np.array([name != "accuracy" for name in REACHED] * len(standing.backdoors))
+    file = [["entry", *columns], *([label, *line] for label, line in zip(labels, values.tolist(), strict=True))]
+    heads = [("", [(label, len(REACHED)) for label in standing.backdoors])]
+    heads.append(("", [(name, 1) for name in REACHED] * len(standing.backdoors)))
+    rows = shaded(labels, texts, np.where(low, 1 - values, values))
+    return MatrixTable("entry", heads, columns, rows, csv_files.link(file))
 
 
 def _settings(standing: Standing, place: int) -> str:

@@ -149,6 +149,7 @@ def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standi
     if trials.folder is not None:
         refuse_links(trials.folder, *trials.folder.glob("*/"), *trials.folder.glob("*/*/"))
     grid, *_ = [trials.check(arena, entry) for entry in arena.entries]
+    trials.check_backdoors(arena)
     values = itertools.product(*(grid.labels[axis] for axis in arena.tasks))
     metric = results.facts_of(criterion_of(grid.points[0].config))["criterion"]
     tasks = [describe(dict(zip(arena.tasks, task, strict=True))) or arena.name for task in values]
@@ -176,7 +177,7 @@ def play(arena: Arena, trials: Trials, given: Standing | None = None) -> Standin
     """
     standing = begin(arena, trials, given)
     decided: set[str] = set()
-    sweeps = 2 * len(arena.opponents)  # of an entry: the tuning and the test against each opponent
+    sweeps = 2 * len((*arena.opponents, *arena.backdoors))  # of an entry: the tuning and the test against each
     with unless_quiet(f"arena {arena.name}", sweeps * len(arena.entries), 0, trials.quiet, "sweep") as bar:
         trials = trials._replace(ended=bar.advance)
         for number, entry in enumerate(arena.entries, start=1):
@@ -238,6 +239,7 @@ def _play(arena: Arena, entry: Entry, trials: Trials) -> Row:
         package=__version__,
         doubts=list(outcome.doubts),
         code=code_of(entry.method),
+        backdoors=dict(outcome.backdoors),
     )
 
 

@@ -1,4 +1,4 @@
-"""What an arena compares: tasks, attacks whose strengths are tuned, entries whose settings are tuned, seeds."""
+"""What an arena compares: tasks, attacks and backdoors whose strengths are tuned, entries whose settings are, seeds."""
 
 import dataclasses
 import math
@@ -16,7 +16,10 @@ HONEST = "none"
 ALWAYS = ("fedavg", "root_only")
 """Entries that are always there: the rule that defends nothing, and the root data alone."""
 
-_KEYS = ("name", "version", "base", "tasks", "attacks", "entries", "tuning_seeds", "seeds", "most_settings")
+_KEYS = (
+    *("name", "version", "base", "tasks", "attacks", "backdoors", "entries"),
+    *("tuning_seeds", "seeds", "most_settings"),
+)
 _METHOD_KEYS = ("aggregator", "algorithm", "client")
 DEFAULT_SEEDS = {"tuning_seeds": (100,), "seeds": (0, 1, 2)}
 
@@ -66,6 +69,7 @@ class Arena:
         strengths are chosen.
       seeds: of the runs whose test figures count, none of them one of ``tuning_seeds``.
       most_settings: how many settings an entry may have.
+      backdoors: attacks with a goal, each ``during`` some rounds before the last; they have no part in the places.
     """
 
     name: str
@@ -77,6 +81,7 @@ class Arena:
     tuning_seeds: tuple[int, ...]
     seeds: tuple[int, ...]
     most_settings: int
+    backdoors: tuple[Opponent, ...] = ()
 
     def only(self, labels: Iterable[str]) -> "Arena":
         """The same with these entries alone.
@@ -92,10 +97,11 @@ class Arena:
 
     def protocol(self) -> dict[str, Any]:
         """All but the entries as plain values, as :func:`load_arena` reads them."""
-        attacks = {one.label: {"attack": one.attack, "strengths": one.strengths} for one in self.opponents}
-        del attacks[HONEST]
-        plain = {key: getattr(self, key) for key in _KEYS if key not in ("attacks", "entries")}
-        return as_text(plain | {"attacks": attacks})
+        plain = {key: getattr(self, key) for key in _KEYS if key not in ("attacks", "backdoors", "entries")}
+        for kind, those in (("attacks", self.opponents[1:]), ("backdoors", self.backdoors)):
+            if those:
+                plain[kind] = {one.label: {"attack": one.attack, "strengths": one.strengths} for one in those}
+        return as_text(plain)
 
 
 def load_arena(source: str | Path | Mapping[str, Any]) -> Arena:
@@ -113,7 +119,7 @@ def load_arena(source: str | Path | Mapping[str, Any]) -> Arena:
     for key in mapping:
         if key not in _KEYS:
             raise ValueError(f"{key}: is no key of an arena; must be one of {', '.join(_KEYS)}")
-    for key in ("base", "attacks"):
+    for key in ("base", "attacks", *{"backdoors"} & mapping.keys()):
         if not isinstance(mapping.get(key), Mapping) or not mapping[key]:
             raise ValueError(f"{key}={mapping.get(key)!r}: must be a mapping with at least one entry")
     base = dict(mapping["base"])
@@ -129,17 +135,16 @@ def load_arena(source: str | Path | Mapping[str, Any]) -> Arena:
         raise ValueError(f"most_settings={most!r}: must be a whole number, at least 1")
     written = dict.fromkeys(ALWAYS) | (mapping.get("entries") or {})
     entries = [entry_of(label, value, most) for label, value in written.items()]
-    opponents = [Opponent(HONEST, None, {})]
-    for label, value in mapping["attacks"].items():
-        own = _keys(f"attacks.{label}", value, ("attack", "strengths"))
-        if label == HONEST:
-            raise ValueError(f"attacks.{label}: is the federation without an attack, which is always there")
-        strengths = _axes(f"attacks.{label}.strengths", own.get("strengths"))
-        opponents.append(Opponent(label, own.get("attack", label), strengths))
-    for kind, known in (("attacks", opponents[1:]), ("entries", entries)):
+    attacks, backdoors = (_opponents(kind, mapping.get(kind) or {}) for kind in ("attacks", "backdoors"))
+    for one in backdoors:
+        attack = one.attack if isinstance(one.attack, Mapping) else {}
+        if attack.get("name") != "during" or not isinstance(attack.get("stop"), int) or "attack.stop" in one.strengths:
+            raise ValueError(f"backdoors.{one.label}.attack={one.attack!r}: must be during with a stop, which is fixed")
+    for kind, known in (("attacks", [*attacks, *backdoors]), ("entries", entries)):
         _check_labels(kind, [one.label for one in known])
+    opponents = Opponent(HONEST, None, {}), *attacks
     name, version = mapping.get("name", "arena"), mapping.get("version", 1)
-    return Arena(name, version, base, tasks, tuple(opponents), tuple(entries), tuning, seeds, most)
+    return Arena(name, version, base, tasks, opponents, tuple(entries), tuning, seeds, most, backdoors)
 
 
 def entry_of(label: str, value: Any, most: int) -> Entry:
@@ -155,6 +160,18 @@ def entry_of(label: str, value: Any, most: int) -> Entry:
     if number > most:
         raise ValueError(f"entries.{label}.settings: are {number}; must be at most most_settings={most}")
     return Entry(label, method, settings)
+
+
+def _opponents(kind: str, written: Mapping[str, Any]) -> tuple[Opponent, ...]:
+    """The attacks under a key of the protocol."""
+    found = []
+    for label, value in written.items():
+        own = _keys(f"{kind}.{label}", value, ("attack", "strengths"))
+        if label == HONEST:
+            raise ValueError(f"{kind}.{label}: is the federation without an attack, which is always there")
+        strengths = _axes(f"{kind}.{label}.strengths", own.get("strengths"))
+        found.append(Opponent(label, own.get("attack", label), strengths))
+    return tuple(found)
 
 
 def _keys(key: str, written: Any, allowed: Sequence[str]) -> Mapping[str, Any]:

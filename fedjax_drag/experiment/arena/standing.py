@@ -25,6 +25,10 @@ FILE = "arena.json"
 SHIPPED = Path(__file__).parent / "standings"
 """Standings that come with the package, as ``NAME.json``."""
 
+REACHED = ("success", "after", "accuracy")
+"""What is kept of a backdoor: its success on the test examples when the attack stops and at the end of the run, and the
+test accuracy when it stops; 0 where a run failed or its model is not finite."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -47,6 +51,7 @@ class Row:
       doubts: test runs whose model is not finite or stands still, a line for each opponent; empty in the files of older
         versions.
       code: a checksum of the files that the method's parts are in; empty in the files of older versions.
+      backdoors: by label shares by task and seed, see :data:`REACHED`; empty where the protocol has none.
     """
 
     label: str
@@ -63,6 +68,7 @@ class Row:
     package: str = ""
     doubts: list[str] = dataclasses.field(default_factory=list)
     code: str = ""
+    backdoors: dict[str, dict[str, list[list[float]]]] = dataclasses.field(default_factory=dict)
 
     @property
     def figures(self) -> Float[np.ndarray, "tasks opponents seeds"]:
@@ -111,6 +117,11 @@ class Standing:
     def criterion(self) -> Criterion:
         """What is compared, on the test examples."""
         return Criterion(**self.metric)
+
+    @property
+    def backdoors(self) -> list[str]:
+        """Labels of the backdoors."""
+        return list((self.protocol or {}).get("backdoors", {}))
 
     @property
     def own(self) -> list[str]:
@@ -219,9 +230,14 @@ def _check(standing: Standing) -> None:
             raise ValueError(
                 f"{where}.accuracy: has shape {shape}; must be tasks, opponents (two or more), seeds {sizes}"
             )
-        outside = [value for value in row.figures.ravel().tolist() if not 0.0 <= value <= 1.0]
-        if outside and standing.criterion.is_share:
-            raise ValueError(f"{where}.accuracy={outside[0]!r}: must be in [0, 1]")
+        reached = [figures.get(name) for figures in row.backdoors.values() for name in REACHED]
+        fits = all(np.shape(np.array(one, object)) == (sizes[0], sizes[2]) for one in reached)
+        if sorted(row.backdoors) != sorted(standing.backdoors) or not fits:
+            names = ", ".join(REACHED)
+            raise ValueError(f"{where}.backdoors: must be those of the protocol, with {names} by task and seed")
+        for name, shares in (("accuracy", row.figures if standing.criterion.is_share else ()), ("backdoors", reached)):
+            if outside := [value for value in np.ravel(shares).tolist() if not 0.0 <= value <= 1.0]:
+                raise ValueError(f"{where}.{name}={outside[0]!r}: must be in [0, 1]")
         parts = [choice.get(key) for choice in row.choices for key in ("task", "setting", "strengths")]
         if len(row.choices) != sizes[0] or not all(isinstance(part, dict) for part in parts):
             raise ValueError(f"{where}.choices: must be one mapping a task, with task, setting, strengths")

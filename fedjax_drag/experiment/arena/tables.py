@@ -1,10 +1,13 @@
 """A standing as a page of Markdown, made of its rows alone."""
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from fedjax_drag.experiment.arena.changes import changes
-from fedjax_drag.experiment.arena.scores import measured, of_failed
-from fedjax_drag.experiment.arena.standing import Standing
+from fedjax_drag.experiment.arena.scores import KEPT, measured, of_failed
+from fedjax_drag.experiment.arena.standing import REACHED, Standing
 from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.sweep.grid import describe
 from fedjax_drag.experiment.sweep.summary_page import markdown
@@ -16,6 +19,10 @@ def page(standing: Standing, since: Standing | None = None) -> str:
     parts[:0] = filter(None, [doubts(standing)])
     parts += [f"Played: {when}."] if (when := played(standing)) else []
     parts += ["## What has changed", _listed(changes(since, standing))] if since else []
+    if standing.backdoors:
+        heads, *lines = backdoors(standing)
+        texts = [[label, *map(str, figures)] for label, *figures in lines]
+        parts += ["## Backdoors", about_backdoors(), markdown([heads, *texts])]
     for place, name in enumerate(standing.tasks):
         parts += [f"## {name}", markdown(task(standing, place))]
     if failed := [f"{label}: {message}" for label, row in standing.rows.items() for message in row.failures]:
@@ -48,6 +55,31 @@ def about(standing: Standing) -> str:
         "leave open, since an entry is better than another only where the interval of their paired difference is "
         f"{better} zero. Passes: what the server's side of the method moves in a round, in multiples of the deltas."
     )
+
+
+def about_backdoors() -> str:
+    """What the figures of the backdoors are."""
+    return (
+        "Success of each backdoor in %, the share of the test examples that count for which the model says what the "
+        "attacker wants: the lower, the better. First in the round in which the attack stops, then, as after, at the "
+        "end of the run, after rounds in which all were honest; and the test accuracy when it stops. Mean over the "
+        "tasks, with the 95 % interval over the seeds, against the settings chosen for the attacks. Of the strengths "
+        f"that leave {round(100 * KEPT)} % of the accuracy without an attack, each attacker has taken the most "
+        "successful on validation examples. Places do not depend on it."
+    )
+
+
+def backdoors(standing: Standing) -> list[list[Any]]:
+    """What each backdoor has reached, over all tasks: a line of estimates for each entry, below the names."""
+    lines: list[list[Any]] = [["entry", *(_shown(label, name) for label in standing.backdoors for name in REACHED)]]
+    for label in standing.scores():
+        reached = [standing.rows[label].backdoors[one][name] for one in standing.backdoors for name in REACHED]
+        lines.append([label, *(estimate(np.asarray(shares).mean(axis=0)) for shares in reached)])
+    return lines
+
+
+def _shown(label: str, name: str) -> str:
+    return label if name == REACHED[0] else f"{label}, {name}"
 
 
 def played(standing: Standing) -> str:

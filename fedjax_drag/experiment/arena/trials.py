@@ -7,19 +7,21 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from fedjax_drag.experiment.arena.own_code import code_of, codes
 from fedjax_drag.experiment.arena.protocol import Arena, Entry, Opponent
-from fedjax_drag.experiment.arena.scores import of_failed
+from fedjax_drag.experiment.arena.scores import KEPT, of_failed
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.own import as_text
 from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep import sweep as sweeping
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, load_grid
@@ -30,13 +32,15 @@ from fedjax_drag.simulation.criterion import ACCURACY, VALIDATION, Criterion
 TUNING, FINAL = "tuning", "final"
 """Folders of an entry: a sweep for each opponent in both."""
 
+SUCCESS = "attack_success_rate"
+
 
 class Choice(NamedTuple):
     """What is played in a task, by validation figures alone.
 
     Attributes:
       setting: number of the entry's setting with the best worst case.
-      strengths: of each opponent, the number of the strength that hurts that setting most.
+      strengths: of each opponent, the number of the strength that hurts that setting most, then those of the backdoors.
       worst_case: validation figure of the setting, the worst over opponents and strengths; NaN if there is none.
     """
 
@@ -55,12 +59,14 @@ class EntryOutcome(NamedTuple):
         :func:`~fedjax_drag.experiment.arena.scores.of_failed`.
       failures: what went wrong, each once.
       doubts: test runs whose model is not finite or stands still, a line for each opponent.
+      backdoors: what each has reached, as in a row of the standing.
     """
 
     choices: list[dict[str, Any]]
     accuracy: np.ndarray
     failures: Sequence[str] = ()
     doubts: Sequence[str] = ()
+    backdoors: Mapping[str, dict[str, list[list[float]]]] = MappingProxyType({})
 
 
 class Trials(NamedTuple):
@@ -91,24 +97,28 @@ class Trials(NamedTuple):
         """
         choices, failures = self.tune(arena, entry)
         records: list[dict[str, Any]] = [{"task": {}, "setting": {}, "strengths": {}} for _ in choices]
-        accuracy, doubts = [], []
-        for column, opponent in enumerate(arena.opponents):
-            grid = self.grid(arena, entry, opponent, arena.seeds)
-            points = np.array(grid.points, object).reshape(*_sizes(arena, entry, opponent), -1)
+        accuracy, doubts, backdoors = [], [], {}
+        for column, opponent in enumerate((*arena.opponents, *arena.backdoors)):
+            grid, points = self._points(arena, entry, opponent, arena.seeds)
             chosen = [points[c.setting, c.strengths[column], task] for task, c in enumerate(choices)]
             cells = self._run(arena, entry, FINAL, opponent, dataclasses.replace(grid, points=(*np.concat(chosen),)))
             by = criterion_of(grid.points[0].config)
-            accuracy.append(np.reshape([_final(cell, by) for cell in cells], (len(choices), -1)))
+            if opponent in arena.backdoors:
+                read = {"success": (SUCCESS, 0), "after": (SUCCESS, -1), "accuracy": (ACCURACY.test, 0)}
+                shape = len(choices), len(arena.seeds)
+                backdoors[opponent.label] = {name: _shares(cells, *x, shape).tolist() for name, x in read.items()}
+            else:
+                accuracy.append(np.reshape([_final(cell, by) for cell in cells], (len(choices), -1)))
             failures += _failures(cells)
             doubts += _doubts(opponent, cells)
             for record, choice, (point, *_) in zip(records, choices, chosen, strict=True):
                 record["task"], record["setting"] = (_of(axes, point.values) for axes in (arena.tasks, entry.settings))
                 record["strengths"][opponent.label] = _of(opponent.strengths, point.values)
                 record[by._replace(on=VALIDATION).column] = choice.worst_case
-        return EntryOutcome(records, np.stack(accuracy, axis=1), list(dict.fromkeys(failures)), doubts)
+        return EntryOutcome(records, np.stack(accuracy, axis=1), list(dict.fromkeys(failures)), doubts, backdoors)
 
     def tune(self, arena: Arena, entry: Entry) -> tuple[list[Choice], list[str]]:
-        """What entry and attackers choose in each task, and what went wrong."""
+        """What entry and attackers choose in each task, and what went wrong; backdoors meet chosen settings alone."""
         accuracy, failures = [], []
         grids = [self.grid(arena, entry, opponent, arena.tuning_seeds) for opponent in arena.opponents]
         by = criterion_of(grids[0].points[0].config)
@@ -116,7 +126,20 @@ class Trials(NamedTuple):
             cells = self._run(arena, entry, TUNING, opponent, grid)
             accuracy.append(mean_over_seeds(arena, entry, opponent, cells, by))
             failures += _failures(cells)
-        return choose(accuracy, by), failures
+        choices = choose(accuracy, by)
+        clean = np.array([accuracy[0][choice.setting, 0, task] for task, choice in enumerate(choices)])
+        for backdoor in arena.backdoors:
+            grid, points = self._points(arena, entry, backdoor, arena.tuning_seeds)
+            points = np.stack([points[choice.setting, :, task] for task, choice in enumerate(choices)])
+            cells = self._run(arena, entry, TUNING, backdoor, dataclasses.replace(grid, points=(*points.ravel(),)))
+            success, kept = (
+                _shares(cells, f"{VALIDATION}_{name}", 0, points.shape).mean(axis=-1)
+                for name in (SUCCESS, ACCURACY.name)
+            )
+            failures += _failures(cells)
+            for choice, strength in zip(choices, strongest(success, kept, clean), strict=True):
+                choice.strengths.append(strength)
+        return choices, failures
 
     def check(self, arena: Arena, entry: Entry) -> Grid:
         """The runs of the tuning of an entry without an attack.
@@ -129,13 +152,28 @@ class Trials(NamedTuple):
         """
         one_task = dataclasses.replace(arena, tasks={axis: values[:1] for axis, values in arena.tasks.items()})
         one = dataclasses.replace(entry, settings={axis: values[:1] for axis, values in entry.settings.items()})
-        for opponent in arena.opponents[1:]:
+        for opponent in (*arena.opponents[1:], *arena.backdoors):
             self.grid(one_task, one, opponent, arena.tuning_seeds[:1])
         grid = self.grid(arena, entry, arena.opponents[0], arena.tuning_seeds)
         if len(compared := {criterion_of(point.config) for point in grid.points}) > 1:
             names = " and ".join(sorted(by.name for by in compared))
             raise ValueError(f"tasks: are compared by {names}; must be by the same metric")
         return grid
+
+    def check_backdoors(self, arena: Arena) -> None:
+        """Builds each backdoor with the data and the first entry.
+
+        Raises:
+          ValueError: an attack has no goal or does not stop before the last round, or no accuracies are compared.
+        """
+        for backdoor in arena.backdoors:
+            config = self.grid(arena, arena.entries[0], backdoor, arena.tuning_seeds[:1]).points[0].config
+            asked = build.settings(config, Federations().split(config))
+            if asked.criterion.name != ACCURACY.name:
+                raise ValueError(f"backdoors: are measured at an accuracy, not {asked.criterion.name}; leave them out")
+            if not (asked.attack and asked.attack.is_targeted and backdoor.attack["stop"] < config.rounds):
+                needed = f"must have a goal, as backdoor, and a stop before the last of {config.rounds} rounds"
+                raise ValueError(f"backdoors.{backdoor.label}.attack={backdoor.attack!r}: {needed}")
 
     def config(self, arena: Arena, entry: Entry) -> Config:
         """The configuration of one of its runs, without an attack."""
@@ -153,7 +191,9 @@ class Trials(NamedTuple):
         Raises:
           ValueError: a configuration is not valid, or two of them set the same key.
         """
-        settings, strengths = f"entries.{entry.label}.settings", f"attacks.{opponent.label}.strengths"
+        is_backdoor = opponent in arena.backdoors
+        kind, evaluated = ("backdoors", {"eval_every": opponent.attack["stop"]}) if is_backdoor else ("attacks", {})
+        settings, strengths = f"entries.{entry.label}.settings", f"{kind}.{opponent.label}.strengths"
         written = {settings: entry.settings, strengths: opponent.strengths, "tasks": arena.tasks}
         for (one, axes), (other, others) in itertools.combinations(written.items(), 2):
             for axis in axes:
@@ -161,8 +201,15 @@ class Trials(NamedTuple):
                     raise ValueError(f"{axis}: {one} and {other} both set it; leave out one of them")
         axes = {**entry.settings, **opponent.strengths, **arena.tasks, "seed": list(seeds)}
         name = {"name": f"{entry.label} against {opponent.label}"}
-        mapping = {**arena.base, **entry.method, "attack": opponent.attack, **name, "axes": axes}
+        mapping = {**arena.base, **evaluated, **entry.method, "attack": opponent.attack, **name, "axes": axes}
         return load_grid(mapping, code=Code(self.allow_code))
+
+    def _points(
+        self, arena: Arena, entry: Entry, opponent: Opponent, seeds: Sequence[int]
+    ) -> tuple[Grid, Shaped[np.ndarray, "settings strengths tasks seeds"]]:
+        """All runs of an entry against an opponent, and their points by what they differ in."""
+        grid = self.grid(arena, entry, opponent, seeds)
+        return grid, np.array(grid.points, object).reshape(*_sizes(arena, entry, opponent), -1)
 
     def _place(self, arena: Arena, entry: Entry) -> Path | None:
         """The folder of an entry with this protocol and this code."""
@@ -199,10 +246,28 @@ def choose(accuracy: Sequence[Float[np.ndarray, "settings strengths tasks"]], by
     ]
 
 
+def strongest(
+    success: Float[np.ndarray, "tasks strengths"],
+    kept: Float[np.ndarray, "tasks strengths"],
+    clean: Float[np.ndarray, " tasks"],
+) -> list[int]:
+    """The strength of a backdoor in each task: of those that leave :data:`KEPT` of the accuracy, the most successful.
+
+    Where none does, the most successful; of equal ones the first.
+
+    Args:
+      success: share of the validation examples on which the attacker has its will when the attack stops.
+      kept: validation accuracy then.
+      clean: that without an attack, at the end.
+    """
+    return (success + 2 * (kept >= KEPT * clean[:, None])).argmax(axis=1).tolist()
+
+
 def key_of(arena: Arena, entry: Entry) -> str:
     """An entry's label, and a checksum of all on which its runs depend but the package: protocol, entry, own code."""
-    rest = dataclasses.replace(arena, name="", entries=(), most_settings=1)
-    parts = [dataclasses.asdict(part) for part in (rest, entry)]
+    rest = dataclasses.asdict(dataclasses.replace(arena, name="", entries=(), most_settings=1))
+    backdoors = rest.pop("backdoors")
+    parts = [rest, dataclasses.asdict(entry), *backdoors]
     content = json.dumps([*map(as_text, parts), *codes(parts)], sort_keys=True, default=str)
     return f"{slug(entry.label)}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 
@@ -240,6 +305,12 @@ def _final(cell: Cell, by: Criterion) -> float:
         if math.isfinite(final):
             return final
     return of_failed(by)
+
+
+def _shares(cells: Sequence[Cell], column: str, evaluation: int, shape: Sequence[int]) -> Float[np.ndarray, "..."]:
+    """A share at an evaluation of each run; 0 of one that failed, and of a model that is not finite."""
+    values = [cell.history[column][evaluation] if cell.status == "done" else 0 for cell in cells]
+    return np.float64(np.nan_to_num(np.float32(values))).reshape(shape)
 
 
 def _failures(cells: Sequence[Cell]) -> list[str]:

@@ -35,6 +35,7 @@ METRICS: Mapping[str, Metric] = {
     "output_validation_accuracy": Metric("validation accuracy of the model handed out", MetricKind.SHARE),
     "output_validation_loss": Metric("validation loss of the model handed out", MetricKind.VALUE),
     "attack_success_rate": Metric("attack success rate", MetricKind.SHARE),
+    "validation_attack_success_rate": Metric("attack success rate on validation examples", MetricKind.SHARE),
     "client_accuracy_mean": Metric("client accuracy, mean", MetricKind.SHARE),
     "client_accuracy_worst_tenth": Metric("client accuracy, worst tenth", MetricKind.SHARE),
     "client_accuracy_std": Metric("client accuracy, standard deviation", MetricKind.SHARE),

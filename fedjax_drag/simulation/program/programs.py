@@ -75,7 +75,10 @@ _OUTPUT, _VALIDATION, _OUTPUT_VALIDATION = "output_", "validation_", "output_val
 """What the names in the history begin with of what is evaluated of the algorithm's output, where that is another model
 than the parameters; of the parameters on the validation examples; and of the output there."""
 
-_TAKEN = {"round", "epsilon", "client_seconds", "output_attack_success_rate", *OF_ABSENCE, *OF_TIME}
+_TAKEN = {
+    *("round", "epsilon", "client_seconds", "output_attack_success_rate", "validation_attack_success_rate"),
+    *(*OF_ABSENCE, *OF_TIME),
+}
 """Columns of the history that a metric of a rule would replace, or stand for where a run has none of its own; those of
 :func:`_measured` are others."""
 
@@ -198,7 +201,7 @@ def evaluation(
       run: what is computed.
       state: the rows of clients are not read.
       test: on which the success of an attack is measured too.
-      validation: None where the data have no such split.
+      validation: the same; None where the data have no such split.
       own: from :func:`own_examples`; then also counts of correct predictions by class and by client, of the parameters
         only.
     """
@@ -220,7 +223,7 @@ def evaluation(
     metrics = {f"test_{name}" if name in own_names else name: value for name, value in of_test.items()}
     parts = [(_OUTPUT, output, test, goal)]
     if validation is not None:
-        parts += [(_VALIDATION, state.params, validation, None), (_OUTPUT_VALIDATION, output, validation, None)]
+        parts += [(_VALIDATION, state.params, validation, goal), (_OUTPUT_VALIDATION, output, validation, None)]
     for beginning, params, examples, goal in parts:
         if params is not None:
             measured = measure(params=params, examples=examples, goal=goal)

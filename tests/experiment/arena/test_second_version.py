@@ -30,7 +30,7 @@ def drawn(kind):
 
 
 def small(name):
-    """The protocol with a round of a step, one seed, the first task, and one attack."""
+    """The protocol with a round of a step, one seed, the first task, one attack and one backdoor."""
     mapping = yaml.safe_load(FILES[name].read_text())
     base = mapping["base"]
     kind = base["data"]["name"]
@@ -40,7 +40,11 @@ def small(name):
     base["partition"] |= {"min_size": 5} if base["partition"]["name"] == "natural" else {}
     tasks = {axis: values[:1] for axis, values in mapping["tasks"].items()}
     attacks = {label: mapping["attacks"][label] for label in ["late_ipm"]}
-    return load_arena(mapping | {"tasks": tasks, "attacks": attacks, "seeds": [0]})
+    backdoors = dict(list(mapping.get("backdoors", {}).items())[:1])
+    for one in backdoors.values():
+        one["attack"]["stop"] = 1
+    given = {"tasks": tasks, "attacks": attacks, "seeds": [0]} | ({"backdoors": backdoors} if backdoors else {})
+    return load_arena(mapping | given)
 
 
 @pytest.mark.slow
@@ -51,7 +55,8 @@ def test_it_is_played(name, tmp_path):
     found = Trials(tmp_path, quiet=True).play(arena, entry)
     assert found.accuracy.shape == (1, 2, 1)
     assert not found.failures
-    assert set(found.choices[0]["strengths"]["late_ipm"]) == {"attack.start"}
+    assert "attack.start" in found.choices[0]["strengths"]["late_ipm"]
+    assert list(found.backdoors) == [one.label for one in arena.backdoors]
 
 
 def test_attackers_choose_strength_side_objective_and_timing():
@@ -62,3 +67,5 @@ def test_attackers_choose_strength_side_objective_and_timing():
         chosen = {key for one in arena.opponents for key in one.strengths}
         assert {"attack.scale", "attack.side", "attack.objective", "attack.start", "attack.norm"} <= chosen
         assert set(arena.tuning_seeds).isdisjoint(arena.seeds)
+        assert len(arena.backdoors) == (5 if name in ("fashion_mnist_v2", "cifar10_v2") else 0)
+        assert all(one.attack["stop"] < arena.base["rounds"] for one in arena.backdoors)
