@@ -406,7 +406,7 @@ ATTACKS = [
     Case("a3fl", attacks.a3fl, {"target": 1}),
     Case("constrain_and_scale", attacks.constrain_and_scale, {"attack": attacks.dba(1), "alpha": 0.4}),
     Case("alter_min", attacks.alter_min, {"attack": attacks.backdoor(1, boost=2.0), "stealth_steps": 1}),
-    Case("chameleon", attacks.chameleon, {"attack": attacks.backdoor(1), "head": "*/kernel", "contrastive_steps": 1}),
+    Case("chameleon", attacks.chameleon, {"attack": attacks.backdoor(1), "head": "*kernel", "contrastive_steps": 1}),
     Case("neurotoxin", attacks.neurotoxin, {"share": 0.4}, {"share": (0.0, 0.4, 1.0)}),
     Case("neurotoxin-sign_flip", attacks.neurotoxin, {"attack": attacks.sign_flip(), "share": 0.4}),
     Case("stealth", attacks.stealth, {"attack": attacks.sign_flip(3.0)}, {"norm": (0.5, 1.0)}),

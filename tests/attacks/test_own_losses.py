@@ -258,6 +258,11 @@ def test_a_gradient_of_another_shape_is_refused():
         run(Short())
 
 
+def test_a_head_that_the_model_does_not_have_is_named():
+    with pytest.raises(ValueError, match=r"head='nothing': matches no parameter; there are Dense_0/bias"):
+        run(attacks.chameleon(attacks.backdoor(**PLAIN), "nothing"))
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
