@@ -2,7 +2,10 @@
 
 from fedjax_drag.attacks._a3fl import a3fl
 from fedjax_drag.attacks._alie import alie
+from fedjax_drag.attacks._alter_min import alter_min
 from fedjax_drag.attacks._backdoor import backdoor
+from fedjax_drag.attacks._chameleon import chameleon
+from fedjax_drag.attacks._constrain_and_scale import constrain_and_scale
 from fedjax_drag.attacks._dba import dba
 from fedjax_drag.attacks._dissensus import dissensus
 from fedjax_drag.attacks._during import during
@@ -51,6 +54,9 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "dba",
     "edge_case",
     "a3fl",
+    "constrain_and_scale",
+    "alter_min",
+    "chameleon",
     "neurotoxin",
     "stealth",
     "during",

@@ -46,9 +46,9 @@ class stealth(WrappedAttack):
     References:
       Bagdasaryan et al., How to backdoor federated learning, AISTATS 2020, train-and-scale; Sun et al., Can you
       really backdoor federated learning?, 2019, the norm-constrained attack. Interpretations: the papers know the
-      server's bound, here it is told by the lengths of honest messages; the first one's constrain-and-scale, a term
-      in the attacker's loss that keeps it near the global model, is not this. The bound of the cosine is the same
-      idea for servers that compare directions, and is of no paper.
+      server's bound, here it is told by the lengths of honest messages; the first one's other way is
+      :func:`~fedjax_drag.attacks.constrain_and_scale`. The bound of the cosine is the same idea for servers that
+      compare directions, and is of no paper.
     """
 
     attack: Attack

@@ -201,6 +201,7 @@ class RoundInput(NamedTuple):
       model: the state of the model on the server.
       memory: of the attackers; ``()`` for none.
       broadcasts: of this round and earlier ones, as in :class:`RunState`.
+      last_update: the last round's change of the parameters; ``()`` unless the attack needs it.
     """
 
     federation: Federation
@@ -210,6 +211,7 @@ class RoundInput(NamedTuple):
     model: ModelState
     memory: Any = ()
     broadcasts: Any = ()
+    last_update: Any = ()
 
     def seen_by(self, own: "ClientInput") -> "RoundInput":
         """The same with what the client has received, that of an earlier round perhaps."""

@@ -111,6 +111,7 @@ def check_attack(
         *((_remembers,) if "memory" in attack.needs else ()),
         *((_leaves_benign_neighbours_alone,) if attack.forges_for_each else ()),
         *((_poisons_many,) if attack.poisons else ()),
+        *((_keeps_gradients,) if attack.has_gradient else ()),
         *((_has_a_goal_in_range,) if attack.is_targeted else ()),
         _repeats,
         _knows_its_rounds,
@@ -193,6 +194,14 @@ def _poisons_many(bench: _AttackBench) -> None:
     both = jax.vmap(bench.poison, (0, None))(keys, bench.batch)
     assert_close(both, stacked([bench.poison(key, bench.batch) for key in keys]))
     _assert_labels("poison", both.y, bench)
+
+
+def _keeps_gradients(bench: _AttackBench) -> None:
+    """A gradient keeps structure, shapes and dtypes."""
+    known = bench.memory | {"last_update": bench.params, "local_step": jnp.int32(1)}
+    known = {name: value for name, value in known.items() if name in bench.attack.needs}
+    follow = lambda params: bench.attack.gradient(params, params, params, **known)
+    assert_like("gradient returns", jax.eval_shape(follow, bench.params), bench.params)
 
 
 def _has_a_goal_in_range(bench: _AttackBench) -> None:

@@ -43,7 +43,6 @@ from fedjax_drag.types._attack import (
     GoalFn,
     LossOfModel,
     PoisonFn,
-    WrappedAttack,
 )
 from fedjax_drag.types._client_rule import (
     BeginFn,
@@ -63,6 +62,7 @@ from fedjax_drag.types._messages import Batch, ClientParams, Deltas, Downlink, E
 from fedjax_drag.types._metric import Metric
 from fedjax_drag.types._optimizer import Optimizer
 from fedjax_drag.types._part import Part, Scalar, is_scalar
+from fedjax_drag.types._wrapped_attack import WrappedAttack
 
 __all__ = [
     "DISSIMILARITIES",

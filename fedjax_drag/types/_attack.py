@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import jax
 
 from fedjax_drag.naming import name_of
+from fedjax_drag.types._client_rule import Examined
 from fedjax_drag.types._messages import Batch, Deltas, Params, Uplink
 from fedjax_drag.types._part import Part, undefined
 
 LossOfModel = Callable[[Params, Any, jax.Array], jax.Array]
 """``(params, x, y) -> mean loss`` of a model on examples."""
 
-POISON_NEEDS = ("attacker_index",)
+POISON_NEEDS = ("attacker_index", "local_step")
 """Names in the ``needs`` of an attack that are keywords of its ``poison``; all others are of its ``forge``."""
 
 
@@ -35,7 +36,8 @@ class PoisonFn(Protocol):
           num_examples: length of that list, scalar.
           num_classes: C; labels are 0 .. C - 1.
 
-        What :attr:`Attack.needs` names of :data:`POISON_NEEDS` are further keywords, and ``memory`` if it is named.
+        What :attr:`Attack.needs` names of :data:`POISON_NEEDS` are further keywords, and ``memory`` if it is named;
+        ``local_step`` is left out where the batch is of no local step, but of the client's loss.
 
         Returns:
           The batch to train on, in the same shapes and dtypes.
@@ -129,7 +131,8 @@ class Attack(Part):
         ``"memory"``: what :meth:`init`, :meth:`rehearse` and :meth:`observe` have made of the rounds so far; it is a
         keyword of ``poison`` and ``goal`` too. A name in :data:`POISON_NEEDS` is a keyword of ``poison`` instead:
         ``"attacker_index"``, the client's number among the malicious clients (of the federation, or of the cohort where
-        each has its own), int scalar from 0.
+        each has its own), int scalar from 0; ``"local_step"``, the place of the batch in the local pass, int scalar
+        from 0. ``"last_update"``, ``"memory"`` and ``"local_step"`` are keywords of :meth:`loss` and :meth:`gradient`.
       keeps_state: whether malicious clients keep what clients keep from round to round, such as momentum; else each
         of their rounds is like a first one.
     """
@@ -165,6 +168,39 @@ class Attack(Part):
         """Forges the messages of malicious clients; see :class:`ForgeFn`."""
         del key, malicious
         return uplink
+
+    def loss(self, losses: jax.Array, examined: Examined, batch: Batch, **_: Any) -> jax.Array:
+        """What a malicious client minimises in the place of its training loss, example by example; by default that.
+
+        It is called in local steps. What :attr:`needs` names is given by keyword, as to :meth:`gradient`.
+
+        Args:
+          losses: of each example in training ``[B]``, by the client rule's loss.
+          examined: the client's model on the mini-batch.
+          batch: the mini-batch, poisoned.
+
+        Returns:
+          The losses whose mean is minimised, like ``losses``; finite for benign clients too.
+        """
+        del examined, batch
+        return losses
+
+    def gradient(self, gradient: Params, w: Params, start: Params, **_: Any) -> Params:
+        """What a malicious client follows in the place of the gradient of its training loss; by default that.
+
+        It is called in local steps, wherever the client rule takes a gradient. What :attr:`needs` names is given by
+        keyword.
+
+        Args:
+          gradient: of the training loss at ``w``, like ``params``.
+          w: the client's parameters there, without those that it has for itself.
+          start: where its local pass began, like ``w``.
+
+        Returns:
+          The gradient of the attacker's own loss, like ``params``.
+        """
+        del w, start
+        return gradient
 
     def forge_for(self, own: Params, others: Deltas, weight: jax.Array, malicious: jax.Array) -> Deltas:
         """Forges what each neighbour in a graph receives; see :class:`ForgeForFn`."""
@@ -214,6 +250,16 @@ class Attack(Part):
     def poisons(self) -> bool:
         """Whether the attack has a ``poison``."""
         return type(self).poison is not Attack.poison
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the attack has a ``loss``."""
+        return type(self).loss is not Attack.loss
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the attack has a ``gradient``."""
+        return type(self).gradient is not Attack.gradient
 
     @property
     def forges(self) -> bool:
@@ -288,68 +334,3 @@ class FunctionAttack(Attack):
 
     def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
         return malicious if self.active is None else malicious & self.active(round_index)
-
-
-class WrappedAttack(Attack):
-    """Another attack with something changed: a subclass says which, by ``inner``, and overrides what differs."""
-
-    @property
-    def inner(self) -> Attack:
-        """The attack inside."""
-        raise undefined(self, "inner")
-
-    @property
-    def keeps_state(self) -> bool:  # type: ignore[override]
-        return self.inner.keeps_state
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self.inner.needs
-
-    def poison(self, key: jax.Array, batch: Batch, **known: Any) -> Batch:
-        return self.inner.poison(key, batch, **known)
-
-    def forge(self, key: jax.Array, uplink: Uplink, malicious: jax.Array, **knowledge: Any) -> Uplink:
-        return self.inner.forge(key, uplink, malicious, **knowledge)
-
-    def forge_for(self, own: Params, others: Deltas, weight: jax.Array, malicious: jax.Array) -> Deltas:
-        return self.inner.forge_for(own, others, weight, malicious)
-
-    def goal(self, x: jax.Array, y: jax.Array, num_classes: int, **known: Any) -> tuple[jax.Array, jax.Array]:
-        return self.inner.goal(x, y, num_classes, **known)
-
-    def rehearse(self, key: jax.Array, memory: Any, params: Params, batch: Batch, loss: LossOfModel) -> Any:
-        return self.inner.rehearse(key, memory, params, batch, loss)
-
-    def init(self, key: jax.Array, params: Params) -> Any:
-        return self.inner.init(key, params)
-
-    def observe(self, memory: Any, update: Params, round_index: jax.Array) -> Any:
-        return self.inner.observe(memory, update, round_index)
-
-    def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
-        return self.inner.attackers(malicious, round_index)
-
-    @property
-    def poisons(self) -> bool:
-        return self.inner.poisons
-
-    @property
-    def forges(self) -> bool:
-        return self.inner.forges
-
-    @property
-    def forges_for_each(self) -> bool:
-        return self.inner.forges_for_each
-
-    @property
-    def rehearses(self) -> bool:
-        return self.inner.rehearses
-
-    @property
-    def is_targeted(self) -> bool:
-        return self.inner.is_targeted
-
-    @property
-    def needs_labels(self) -> bool:
-        return self.inner.needs_labels

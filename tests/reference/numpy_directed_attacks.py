@@ -225,3 +225,52 @@ def a3fl_trigger(
             trigger - settings["step"] * np.sign(slope[-size:, -size:]), -settings["bound"], settings["bound"]
         )
     return trigger
+
+
+Gradient = Callable[[np.ndarray], np.ndarray]
+
+
+def constrained_pass(
+    G: np.ndarray, gradients: list[Gradient], step_size: float, alpha: float, anomaly: str
+) -> np.ndarray:
+    """The delta of a pass from ``G`` on ``alpha L_class + (1 - alpha) L_ano``, before it is scaled."""
+    w = G.copy()
+    for gradient in gradients:
+        if anomaly == "distance":
+            away = w - G
+            pull = away / np.linalg.norm(away) if away.any() else away
+        else:
+            lengths = np.linalg.norm(w) * np.linalg.norm(G)
+            pull = (w @ G) * w / (np.linalg.norm(w) ** 2 * lengths) - G / lengths
+        w = w - step_size * (alpha * gradient(w) + (1 - alpha) * pull)
+    return w - G
+
+
+def alternating_pass(
+    G: np.ndarray,
+    steps: int,
+    true: Gradient,
+    poisoned: Gradient,
+    last: np.ndarray,
+    step_size: float,
+    told: tuple[float, int, float],
+) -> np.ndarray:
+    """The delta of a pass from ``G`` of ``steps`` steps; ``told`` are boost, stealth steps and rho."""
+    boost, stealth_steps, rho = told
+    w, since = G.copy(), stealth_steps
+    for _ in range(steps):
+        if since == stealth_steps:
+            w, since = w - boost * step_size * poisoned(w), 0
+        else:
+            w, since = w - step_size * (true(w) + rho * ((w - G) - last)), since + 1
+    return w - G
+
+
+def contrasts(z: np.ndarray, y: np.ndarray, temperature: float) -> np.ndarray:
+    """The supervised contrastive loss of each example, of features ``[n, D]`` at length 1."""
+    losses = []
+    for i in range(len(z)):
+        likeness = {a: np.exp(z[i] @ z[a] / temperature) for a in range(len(z)) if a != i}
+        logs = [np.log(likeness[p] / sum(likeness.values())) for p in likeness if y[p] == y[i]]
+        losses.append(-np.mean(logs) if logs else 0.0)
+    return np.array(losses)

@@ -22,10 +22,12 @@ class Drawn(NamedTuple):
     Attributes:
       places: in the client's list of examples.
       augmentation_key: of its augmentation; None without one.
+      step: its place in the local pass; None unless the attack needs it.
     """
 
     places: Int[Array, "*steps batch"]
     augmentation_key: PRNGKeyArray | None
+    step: Int[Array, "*steps"] | None = None
 
 
 def fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch:
@@ -42,6 +44,8 @@ def fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch
     about = {"positions": drawn.places, "num_examples": own.num_examples, "num_classes": run.model.num_classes}
     if own.attacker_index is not None:
         about["attacker_index"] = own.attacker_index
+    if drawn.step is not None:
+        about["local_step"] = drawn.step
     if "memory" in attack.needs:
         about["memory"] = shared.memory
     poisoned = attack.poison(key, batch, **about)

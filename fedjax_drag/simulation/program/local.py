@@ -18,6 +18,7 @@ from fedjax_drag.simulation.devices.model_sharding import divided_like_params
 from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.examples import Drawn, class_counts, fetch, mean_loss
+from fedjax_drag.simulation.program.malicious import HONEST, Misled, misled
 from fedjax_drag.simulation.run import (
     FULL,
     NOTHING_KEPT,
@@ -50,6 +51,7 @@ class PassInput(NamedTuple):
       kept: from which the carry of the client and the state of the optimizer go on; what it lacks begins afresh.
       keys: of the client rule's own draws ``[U]``, one for each step; None where it has none.
       own: what the client has for itself; ``()`` for nothing.
+      misled: what an attack changes in the steps; default nothing.
     """
 
     statistics: Statistics = NO_STATISTICS
@@ -57,6 +59,7 @@ class PassInput(NamedTuple):
     kept: ClientRows = NOTHING_KEPT
     keys: PRNGKeyArray | None = None
     own: Any = ()
+    misled: Misled = HONEST
 
 
 class Position(NamedTuple):
@@ -130,13 +133,18 @@ def local_pass(
         # Further gradients of the step see the same statistics and random numbers, as those of one sample should.
         def loss_on(at: Params, on: Batch) -> tuple[jax.Array, Statistics]:
             model = client.trained(at)
+            own = lambda examined: client.loss(examined, carry, downlink, on)
+            if (forged := given.misled.loss) is not None:
+                return loss_fn(model, statistics, on, rngs, lambda seen: forged(own(seen), seen, on, drawn))
             if client.has_loss:
-                return loss_fn(model, statistics, on, rngs, lambda examined: client.loss(examined, carry, downlink, on))
+                return loss_fn(model, statistics, on, rngs, own)
             return loss_fn(model, statistics, on, rngs)
 
         (loss, after), gradient = jax.value_and_grad(loss_on, has_aux=True)(w, batch)
         # No second forward pass for the usual call.
-        grad_fn = lambda at, on: gradient if at is w and on is batch else jax.grad(loss_on, has_aux=True)(at, on)[0]
+        of_loss = lambda at, on: gradient if at is w and on is batch else jax.grad(loss_on, has_aux=True)(at, on)[0]
+        followed = given.misled.gradient
+        grad_fn = of_loss if followed is None else lambda at, on: followed(of_loss(at, on), at, start.params, drawn)
         keyed: dict[str, Any] = {} if key is None else {"key": key}
         direction, carry = _stepped(client.direction(grad_fn, w, carry, downlink, batch, **keyed), w, carry)
         if optimizer is not None:
@@ -272,8 +280,8 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
     """One client's work in a round: the keys, the mini-batches, the local pass.
 
     Args:
-      run: of which the model and what concerns local passes is read, and the attack, whose ``poison`` changes what
-        malicious clients train on.
+      run: of which the model and what concerns local passes is read, and the attack, which changes what malicious
+        clients train on (``poison``), minimise (``loss``) and follow (``gradient``).
       client: what the client computes.
       shared: what is the same for all clients.
       own: what it receives for itself.
@@ -312,9 +320,9 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
             loss_fn,
             client.receive(divided(downlink), functools.partial(mean_loss, run, shared, own)),
             fetch=functools.partial(fetch, run, shared, own),
-            drawn=Drawn(places, keys),
+            drawn=Drawn(places, keys, steps if run.attack and "local_step" in run.attack.needs else None),
             step_size=step_size_of(run, shared.round) if own.step_size is None else own.step_size,
-            given=PassInput(statistics, rngs, own.kept, own_keys, own_params),
+            given=PassInput(statistics, rngs, own.kept, own_keys, own_params, misled(run, shared, own)),
             real=real,
             num_steps=own.num_steps,
             optimizer=run.local_optimizer and value_of(run.local_optimizer),

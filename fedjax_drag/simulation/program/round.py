@@ -65,7 +65,8 @@ def one_round(
         downlink = downlink._replace(start=received.start)
     # What all clients receive, and what each receives for itself
     reachable, examples = _reachable(run, federation, federation.rows[ids])
-    shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model, state.attack)
+    attackers = {"memory": state.attack, "last_update": state.last_update}
+    shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model, **attackers)
     if selected.arrivals is not None:
         shared = shared._replace(broadcasts=_with_latest(state.broadcasts, shared))
     kept = per_client.gather(state.clients, ids)
@@ -107,7 +108,7 @@ def one_round(
     if start_loss is not None and "start_loss" in needs:
         extras["start_loss"] = start_loss.mean
     if "root_delta" in needs:
-        root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model, state.attack)
+        root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model, **attackers)
         extras["root_delta"] = root_delta(run, root)
     cohort = Cohort(shared, clients, own_state, extras, who, selected, received, start_loss)
     # Local passes, attack, uplink and aggregation: chunk by chunk where sums suffice, else on the stack of messages
