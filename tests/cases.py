@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from fedjax_drag import aggregators, algorithms, attacks, clients, data, graphs
-from fedjax_drag.types import PER_CLIENT_EXTRAS
+from fedjax_drag.testing._promises import made_up_model
+from fedjax_drag.types import PER_CLIENT_EXTRAS, Batch
+from fedjax_drag.types._part import Function
 
 NUM_CLIENTS = 8
 """Clients of the federation in every case that needs to know."""
@@ -226,6 +228,27 @@ AGGREGATORS = [
     ),
     Case("flame", aggregators.flame, {"noise_factor": 0.01}, {"noise_factor": (0.0, 0.01, 0.1)}, KEY, consensus=False),
     Case("flame-models", aggregators.flame, {"noise_factor": 0.0, "directions": "models"}, requires=KEY),
+    Case(
+        "deepsight",
+        aggregators.deepsight,
+        {"head": "[!s]*", "threshold": 0.5, "num_seeds": 2, "num_samples": 8, "min_cluster_size": 2, "min_samples": 1},
+        {"threshold": (0.5, 0.0, 1.0)},
+        KEY | {"predict", "example"},
+    ),
+    Case(
+        "rfl_bat",
+        aggregators.rfl_bat,
+        {"outer": 10.0, "inner": 4.0, "max_clusters": 3},
+        {"outer": (10.0, 1.5), "inner": (4.0, 1.2)},
+        KEY,
+    ),
+    Case(
+        "flare",
+        aggregators.flare,
+        {"temperature": 1.0, "num_examples": 5},
+        {"temperature": (0.3, 1.0, 4.0)},
+        frozenset({"predict", "root_data"}),
+    ),
     Case("clusterguard", aggregators.clusterguard, requires=KEY | {"dissimilarity"}),
     Case(
         "clusterguard-standardised",
@@ -472,6 +495,9 @@ def extras(cohort: int, round: int = 0, seed: int = 0) -> dict[str, Any]:
         "step_size": jnp.asarray(0.1, jnp.float32),
         "staleness": jnp.asarray(rng.integers(0, 6, cohort), jnp.int32),
         "starts": unflatten(rng.normal(size=(cohort, SIZE)).astype(np.float32)),
+        "predict": Function(made_up_model),
+        "example": jnp.zeros(3),
+        "root_data": Batch(jnp.asarray(rng.normal(size=(6, 3)), jnp.float32), jnp.arange(6) % 2),
     }
 
 

@@ -80,10 +80,13 @@ class Program(NamedTuple):
 
 
 def of_rule(case: Case, cohort: int = COHORT, params: Any = None) -> Program:
-    """One call of a rule; by default on single vectors of a million parameters."""
+    """One call of a rule; by default on single vectors of a million parameters, or an output layer of as many."""
     sizes = {"num_clients": cohort, "history": 10 * cohort}
     rule = case.build(**{name: size for name, size in sizes.items() if name in case.settings})
-    params = {"w": jax.ShapeDtypeStruct((DIMENSION,), jnp.float32)} if params is None else params
+    if params is None:
+        layer = {"kernel": (DIMENSION // 10 - 1, 10), "bias": (10,)}
+        shapes = layer if "head" in case.settings else {"w": (DIMENSION,)}
+        params = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
     deltas = jax.tree.map(lambda p: jax.ShapeDtypeStruct((cohort, *p.shape), p.dtype), params)
     given = {name: value for name, value in extras(cohort).items() if name in case.requires}
     given |= {name: like for name, like in (("root_delta", params), ("starts", deltas)) if name in given}

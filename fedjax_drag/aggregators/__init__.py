@@ -16,6 +16,7 @@ from fedjax_drag.aggregators._clipping import clipping
 from fedjax_drag.aggregators._clusterguard import clusterguard
 from fedjax_drag.aggregators._clustering import clustering
 from fedjax_drag.aggregators._crfl import crfl
+from fedjax_drag.aggregators._deepsight import deepsight
 from fedjax_drag.aggregators._dnc import dnc
 from fedjax_drag.aggregators._drag import drag
 from fedjax_drag.aggregators._fedasync import fedasync
@@ -23,6 +24,7 @@ from fedjax_drag.aggregators._fedavg import fedavg
 from fedjax_drag.aggregators._fedbuff import fedbuff
 from fedjax_drag.aggregators._fedexp import fedexp
 from fedjax_drag.aggregators._flame import flame
+from fedjax_drag.aggregators._flare import flare
 from fedjax_drag.aggregators._fldetector import fldetector
 from fedjax_drag.aggregators._fltrust import fltrust
 from fedjax_drag.aggregators._foolsgold import foolsgold
@@ -44,6 +46,7 @@ from fedjax_drag.aggregators._qffl import qffl
 from fedjax_drag.aggregators._raga import raga
 from fedjax_drag.aggregators._rescaled_mean import rescaled_mean
 from fedjax_drag.aggregators._rfa import rfa
+from fedjax_drag.aggregators._rfl_bat import rfl_bat
 from fedjax_drag.aggregators._robust_lr import robust_lr
 from fedjax_drag.aggregators._root_only import root_only
 from fedjax_drag.aggregators._signguard import signguard
@@ -104,6 +107,9 @@ __all__ = [  # noqa: RUF022 - the order of lists
     "signguard",
     "lasa",
     "flame",
+    "deepsight",
+    "rfl_bat",
+    "flare",
     "clusterguard",
     "foolsgold",
     "foolsgold_taco",

@@ -1,7 +1,7 @@
 """K-means inside a compiled program: careful seeding, Lloyd's iterations, the best of several restarts."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -32,6 +32,7 @@ def kmeans(
     num_clusters: int,
     restarts: int = 10,
     max_iterations: int = 100,
+    wanted: Any = None,
 ) -> KMeans:
     """Lloyd's algorithm from greedy k-means++ seeds until no point changes its cluster, the best of several restarts.
 
@@ -46,6 +47,7 @@ def kmeans(
       num_clusters: k.
       restarts: how many times to start; the smallest inertia wins.
       max_iterations: bound of Lloyd's iterations.
+      wanted: how many of the k clusters there are to be, which may be traced; default all. The others stay empty.
 
     Returns:
       A :class:`KMeans`, without gradient.
@@ -58,7 +60,10 @@ def kmeans(
     sorted_points, present = points[rank], valid[rank]
 
     def once(draws: jax.Array) -> KMeans:
-        return _lloyd(sorted_points, present, _seeds(sorted_points, present, draws), max_iterations)
+        seeds = _seeds(sorted_points, present, draws)
+        if wanted is not None:
+            seeds = jnp.where(jnp.arange(num_clusters)[:, None] < wanted, seeds, jnp.inf)
+        return _lloyd(sorted_points, present, seeds, max_iterations)
 
     candidates = 2 + int(math.log(num_clusters))
     results = jax.vmap(once)(jax.random.uniform(key, (restarts, num_clusters, candidates)))

@@ -92,6 +92,24 @@ def majority_group(
       distances: symmetric ``[S, S]``, finite between valid clients; the diagonal does not count.
       valid: ``[S]`` bool; the others are in no group.
     """
+    gaps = longest_gaps(distances, valid)
+    radius = jnp.sort(gaps, axis=1)[:, valid.sum() // 2]
+    radius = jnp.where(valid, radius, jnp.inf)
+    return valid & (radius == radius.min())
+
+
+def longest_gaps(
+    distances: Float[Array, "clients clients"], valid: Bool[Array, " clients"]
+) -> Float[Array, "clients clients"]:
+    """The longest step of the best chain of valid clients between each pair: where single linkage merges the two.
+
+    Args:
+      distances: symmetric ``[S, S]``; the diagonal does not count.
+      valid: ``[S]`` bool; nobody else is reached.
+
+    Returns:
+      ``[S, S]``, some of the distances; 0 on the diagonal, infinite where there is no chain. There is no gradient.
+    """
     size = len(valid)
     apart = jax.lax.stop_gradient(jnp.where(valid[:, None] & valid, distances, jnp.inf))
     apart = jnp.where(jnp.eye(size, dtype=bool), 0.0, apart)
@@ -99,7 +117,4 @@ def majority_group(
     def through(client: jax.Array, gaps: jax.Array) -> jax.Array:
         return jnp.minimum(gaps, jnp.maximum(gaps[:, client, None], gaps[client]))
 
-    gaps = jax.lax.fori_loop(0, size, through, apart)
-    radius = jnp.sort(gaps, axis=1)[:, valid.sum() // 2]
-    radius = jnp.where(valid, radius, jnp.inf)
-    return valid & (radius == radius.min())
+    return jax.lax.fori_loop(0, size, through, apart)

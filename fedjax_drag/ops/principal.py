@@ -8,6 +8,8 @@ from jaxtyping import Array, Float
 
 from fedjax_drag import tree
 
+_ROUNDING = 1e-6  # variances below this share of the largest are those of rounding
+
 
 class Principal(NamedTuple):
     """The first principal direction of weighted points.
@@ -35,6 +37,25 @@ def principal(distance: Float[Array, "clients clients"], weight: Float[Array, " 
     deviation = jnp.sqrt(jnp.maximum(values[-1], 0.0))
     along = (products * (root * vectors[:, -1])).sum(1) * tree.inverse(deviation)
     return Principal(unit * deviation, unit * jnp.where(weight > 0, along, 0.0))
+
+
+def coordinates(
+    distance: Float[Array, "clients clients"], weight: Float[Array, " clients"], number: int
+) -> Float[Array, "clients number"]:
+    """How far each point lies from the mean along the first ``number`` principal directions, ``[S, number]``.
+
+    Of each direction the farthest point is on the positive side; one along which the points differ by less than
+    rounding is 0. As of :func:`principal` else.
+    """
+    unit, share, products = _products(distance, weight)
+    root = jnp.sqrt(share)
+    values, vectors = jnp.linalg.eigh(root[:, None] * products * root)
+    values, vectors = values[::-1][:number], vectors[:, ::-1][:, :number]
+    deviation = jnp.sqrt(jnp.where(values > _ROUNDING * values[0], values, 0.0))
+    along = tree.product(products, root[:, None] * vectors) * tree.inverse(deviation)
+    along = jnp.where(weight[:, None] > 0, along, 0.0)
+    farthest = jnp.take_along_axis(along, jnp.argmax(jnp.abs(along), axis=0)[None], axis=0)
+    return unit * along * jnp.where(farthest < 0, -1.0, 1.0)
 
 
 def largest_deviation(distance: Float[Array, "clients clients"], weight: Float[Array, " clients"]) -> Float[Array, ""]:

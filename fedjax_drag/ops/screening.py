@@ -120,6 +120,9 @@ MEANING = {
     "round": "the index of the round, from 0",
     "key": "a random key, such as jax.random.key(0)",
     "root_delta": "the delta of a local pass over the server's own data, like params",
+    "predict": "a function (params, x) -> Prediction of the model, a part such as Function(...) where it is traced",
+    "example": "one input of the model, of which shape and dtype count",
+    "root_data": "the server's own examples, a Batch",
     "dissimilarity": "how far the clients' data are from the common distribution, [S]",
     "malicious": "who is malicious, bool [S], which only a simulation knows",
 }

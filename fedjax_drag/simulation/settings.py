@@ -385,5 +385,5 @@ class Settings(Arguments):
 
     @property
     def uses_root(self) -> bool:
-        """Whether the server trains on root data of its own."""
-        return "root_delta" in self.algorithm.needs
+        """Whether the server has root data of its own."""
+        return not self.algorithm.needs.isdisjoint({"root_delta", "root_data"})

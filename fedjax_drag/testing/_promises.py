@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import tree
-from fedjax_drag.types import DISSIMILARITIES, EXTRAS, PER_CLIENT_EXTRAS, Params
+from fedjax_drag.types import DISSIMILARITIES, EXTRAS, PER_CLIENT_EXTRAS, Batch, Params, Prediction
+from fedjax_drag.types._part import Function
 
 _RTOL, _ATOL = 1e-4, 1e-5
 """Tolerances for float32 sums in another order, some of them inside iterations with a tolerance of their own."""
@@ -26,6 +27,9 @@ ON_REQUEST = {
     "selection_weight",
     "staleness",
     "starts",
+    "predict",
+    "example",
+    "root_data",
     *DISSIMILARITIES,
 }
 """Extras that a rule or a method receives only if it needs them."""
@@ -84,9 +88,19 @@ def random_extras(params: Params, cohort: int, round: int, needs: Collection[str
         "staleness": rng.integers(0, 6, cohort).astype(np.int32),
         "starts": random_deltas(params, cohort, 200 + round),
         "step_size": np.float32(0.1),
+        "predict": Function(made_up_model),
+        "example": np.zeros(3, np.float32),
+        "root_data": Batch(rng.normal(size=(6, 3)).astype(np.float32), np.arange(6) % 2),
     }
     asked = {"dissimilarity" if name in DISSIMILARITIES else name for name in needs}
     return {name: value for name, value in extras.items() if name in asked or name not in ON_REQUEST}
+
+
+def made_up_model(params: Params, x: jax.Array) -> Prediction:
+    """Bounded outputs of inputs ``[B, 3]`` with any parameters, all of which count."""
+    row = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(params)])
+    hidden = jnp.tanh((0.5 + jnp.abs(x).sum(1, keepdims=True)) * row)
+    return Prediction(hidden[:, ::2], hidden)
 
 
 def assert_needs(needs: Collection[str]) -> None:

@@ -44,6 +44,9 @@ EXTRAS = (
     "selection_weight",
     "staleness",
     "starts",
+    "predict",
+    "example",
+    "root_data",
     *DISSIMILARITIES,
     "valid",
     "malicious",
@@ -267,11 +270,12 @@ class Aggregator(Part):
             ``step_size`` (of local steps, scalar), ``selection_weight`` ``[S]`` (see
             :class:`~fedjax_drag.selection.Selected`), ``staleness`` ``[S]`` (updates of the parameters since each
             client has started, int32) and ``starts`` (the parameters from which each has started, like ``deltas``),
-            ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, and what only a
-            simulation knows, ``malicious`` ``[S]`` and ``num_byzantine``, how many malicious clients a cohort has on
-            the average, rounded up (a Python integer). A rule with a ``guarantee`` also receives
-            ``expected_clients`` (scalar) where clients may be absent: how many answer on the average. A rule names the
-            extras it uses and ignores the rest.
+            ``dissimilarity`` ``[S]``, ``valid`` ``[S]``, ``predict`` (``(params, x) -> Prediction``, what the model
+            makes of inputs with any parameters), ``example`` (one of its inputs, of which shape and dtype count),
+            ``root_data`` (the server's examples, a :class:`Batch` of such inputs), and what only a simulation knows,
+            ``malicious`` ``[S]`` and ``num_byzantine``, how many malicious clients a cohort has on the average, rounded
+            up (a Python integer). A rule with a ``guarantee`` also receives ``expected_clients`` (scalar) where clients
+            may be absent: how many answer on the average. A rule names the extras it uses and ignores the rest.
 
         Returns:
           The parameters after the round, and the state.

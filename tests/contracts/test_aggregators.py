@@ -177,7 +177,7 @@ def test_one_compilation_serves_all_rounds(case):
 
 @parametrize(
     [case for case in AGGREGATORS if case.sweeps],
-    slow=lambda case: case.label in ("geometric_median", "autogm", "flame", "signguard"),
+    slow=lambda case: case.label in ("geometric_median", "autogm", "flame", "rfl_bat", "signguard"),
     fast=in_fast_tier,
 )
 def test_vmap_over_hyperparameters_and_scan_over_rounds_equal_loops(case):
@@ -397,6 +397,7 @@ NEAR_HONEST = {
     "signguard": 3,
     "flame": 3,
     "flame-models": 3,
+    "deepsight": 3,
     "lasa": 3,
     "foundationfl-median": 1,
     "foundationfl-trimmed_mean": 1,
@@ -434,6 +435,8 @@ MOVED_BY_ONE = {
     "clustering",
     "clusterguard",
     "clusterguard-standardised",
+    "rfl_bat",
+    "flare",
     "foolsgold",
     "foolsgold_taco",
     "rescaled_mean",

@@ -66,7 +66,9 @@ def after_two_rounds(part):
 
 
 @parametrize(
-    [case for case in [*AGGREGATORS, *ALGORITHMS] if case.sweeps], fast=lambda case: case.label in ("drag", "scaffold")
+    [case for case in [*AGGREGATORS, *ALGORITHMS] if case.sweeps],
+    slow=lambda case: case.label in ("deepsight", "rfl_bat"),
+    fast=lambda case: case.label in ("drag", "scaffold"),
 )
 def test_numbers_may_be_inputs_of_a_program(case):
     traces = []

@@ -56,6 +56,8 @@ BOUNDS = {
     "foolsgold": {"offset": 1e-4, "line": 2e-3},
     # An iteration that stops where its residual is below the tolerance, 1e-5, here in one step more or less.
     "raga": {"norms": 2e-4},
+    # Counts who is nearest: of clients nearly as near another one, and all where float32 has no square.
+    "flare": {"ties": 0.5, "tiny": 0.5},
 }
 """By builder and kind of cohort, where a rule's own formula is worse conditioned than that."""
 
@@ -69,12 +71,13 @@ def first_of_each():
 
 
 RULES = first_of_each()
+TOLD = cases.extras(S)
 
 
 def split(vectors, dtype):
-    """Vectors ``[..., D]`` as a pytree of two leaves."""
+    """Vectors ``[..., D]`` as a pytree of two leaves, which may be an output layer."""
     vectors = np.asarray(vectors, dtype)
-    return {"a": vectors[..., :32].reshape(*vectors.shape[:-1], 4, 8), "b": vectors[..., 32:]}
+    return {"a": vectors[..., :32].reshape(*vectors.shape[:-1], 2, 16), "b": vectors[..., 32:]}
 
 
 def told(rng, size, dtype):
@@ -89,6 +92,7 @@ def told(rng, size, dtype):
         "selection_weight": np.linspace(0.5, 2.0, S, dtype=np.float32).astype(dtype),
         "step_size": np.float32(0.1),
         "valid": np.ones(S, bool),
+        **{name: TOLD[name] for name in ("predict", "example", "root_data")},
     }
 
 

@@ -18,6 +18,7 @@ TOLD = "num_byzantine"
 KNOWLEDGE = {
     TOLD: "number of attackers",
     "root_delta": "root data",
+    "root_data": "root data",
     "malicious": "who attacks",
     "num_examples": "clients' numbers of examples",
     "start_loss": "clients' losses",

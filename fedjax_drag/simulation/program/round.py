@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
+from fedjax_drag.data.batching import gather
 from fedjax_drag.selection import Candidates, Observed, Selected
 from fedjax_drag.simulation.devices.model_sharding import num_shares
 from fedjax_drag.simulation.devices.placement import bring, placed
@@ -110,6 +111,7 @@ def one_round(
     if "root_delta" in needs:
         root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model, **attackers)
         extras["root_delta"] = root_delta(run, root)
+    extras |= _of_model(run, federation, state, clients)
     cohort = Cohort(shared, clients, own_state, extras, who, selected, received, start_loss)
     # Local passes, attack, uplink and aggregation: chunk by chunk where sums suffice, else on the stack of messages
     if run.streams:
@@ -176,6 +178,23 @@ def root_delta(run: Run, shared: RoundInput) -> Params:
     number = jnp.int32(shared.federation.rows.shape[0])  # the random draws are those of a client after the last one
     server = ClientInput(number, examples, shared.federation.root_count, malicious=jnp.zeros((), bool))
     return client_pass(run, run.root_client, shared._replace(federation=federation), server).uplink.delta
+
+
+def _of_model(run: Run, federation: Federation, state: RunState, clients: ClientInput) -> dict[str, Any]:
+    """Extras of rules that look at what models predict; see :class:`~fedjax_drag.types.Aggregator`."""
+    needs, preprocess, found = run.algorithm.needs, run.model.preprocess, {}
+    if "predict" in needs:
+        found["predict"] = lambda params, x: run.model.predict(params, state.model, x)
+    if "example" in needs:
+        of_one = jax.tree.map(lambda rows: rows[0], clients.examples)
+        x = gather(federation.train, of_one, jnp.zeros(1, jnp.int32), preprocess).x
+        found["example"] = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), x)
+    if "root_data" in needs:
+        places = jnp.arange(federation.root_row.shape[0])
+        reachable, examples = _reachable(run, federation, federation.root_row)
+        root = gather(reachable.train, examples, places, preprocess)
+        found["root_data"] = root._replace(real=places < federation.root_count)
+    return found
 
 
 def _reachable(
