@@ -77,6 +77,7 @@ def texts(folder: Path | None) -> Any:
     """Roles with many lines, and some of the test texts."""
     fed = fd.data.partition.natural(fd.data.load("shakespeare_tokens", data_dir=folder), _CLIENTS, min_size=500)
     chosen = np.random.default_rng(0).choice(len(fed.test.y), _MOST_TESTED, replace=False)
+    assert fed.test_users is not None
     test = Batch(fed.test.x[chosen], fed.test.y[chosen])
     return dataclasses.replace(fed, test=test, test_users=fed.test_users[chosen])
 

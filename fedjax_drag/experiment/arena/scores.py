@@ -65,7 +65,7 @@ def withstood(
     """Which attacks leave an entry :data:`KEPT` of its accuracy without one in every task, mean over the seeds."""
     clean, attacked = np.split(accuracy.mean(axis=2), [1], axis=1)
     lost = clean - attacked if by.higher_is_better else attacked - clean
-    return (lost <= (1 - KEPT) * np.abs(clean)).all(axis=0)
+    return np.all(lost <= (1 - KEPT) * np.abs(clean), axis=0)
 
 
 def score(
