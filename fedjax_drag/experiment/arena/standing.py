@@ -220,7 +220,7 @@ def _check(standing: Standing) -> None:
     """Refuses rows that do not fit the tasks, opponents and seeds, and a protocol with a key missing."""
     if {key: type(value) for key, value in standing.metric.items()} != results.CRITERION:
         raise ValueError(f"metric={shown(standing.metric)}: must have {', '.join(results.CRITERION)}")
-    sizes = len(standing.tasks), len(standing.opponents), len(standing.seeds)
+    sizes, by = (len(standing.tasks), len(standing.opponents), len(standing.seeds)), standing.criterion
     for label, row in standing.rows.items():
         where = f"rows.{label}"
         if row.label != label:
@@ -235,8 +235,9 @@ def _check(standing: Standing) -> None:
         if sorted(row.backdoors) != sorted(standing.backdoors) or not fits:
             names = ", ".join(REACHED)
             raise ValueError(f"{where}.backdoors: must be those of the protocol, with {names} by task and seed")
-        for name, shares in (("accuracy", row.figures if standing.criterion.is_share else ()), ("backdoors", reached)):
-            if outside := [value for value in np.ravel(shares).tolist() if not 0.0 <= value <= 1.0]:
+        shares = {"backdoors": np.array(reached, float)} | ({"accuracy": row.figures} if by.is_share else {})
+        for name, values in shares.items():
+            if outside := [value for value in values.ravel().tolist() if not 0.0 <= value <= 1.0]:
                 raise ValueError(f"{where}.{name}={outside[0]!r}: must be in [0, 1]")
         parts = [choice.get(key) for choice in row.choices for key in ("task", "setting", "strengths")]
         if len(row.choices) != sizes[0] or not all(isinstance(part, dict) for part in parts):

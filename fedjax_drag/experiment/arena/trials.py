@@ -310,7 +310,7 @@ def _final(cell: Cell, by: Criterion) -> float:
 def _shares(cells: Sequence[Cell], column: str, evaluation: int, shape: Sequence[int]) -> Float[np.ndarray, "..."]:
     """A share at an evaluation of each run; 0 of one that failed, and of a model that is not finite."""
     values = [cell.history[column][evaluation] if cell.status == "done" else 0 for cell in cells]
-    return np.float64(np.nan_to_num(np.float32(values))).reshape(shape)
+    return np.nan_to_num(np.array(values, np.float32)).astype(float).reshape(shape)
 
 
 def _failures(cells: Sequence[Cell]) -> list[str]:

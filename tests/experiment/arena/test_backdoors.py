@@ -52,8 +52,8 @@ def test_it_is_tuned_against_the_chosen_settings_and_read_when_it_stops_and_at_t
         for point in grid.points:
             boost, seed = point.values.get("attack.attack.boost", 0.0), point.values["seed"]
             accuracy = [0.5 if boost > 2.0 else 0.8, 0.8 if point.values["aggregator.max_norm"] == 0.1 else 0.4]
-            success = np.float32([boost / 5 + seed / 100, boost / 10])
-            history = {f"{on}_accuracy": np.float32(accuracy) for on in ("validation", "test")}
+            success = np.array([boost / 5 + seed / 100, boost / 10])
+            history = {f"{on}_accuracy": np.array(accuracy) for on in ("validation", "test")}
             if opponent.label == "door":
                 history |= {SUCCESS: success, f"validation_{SUCCESS}": success}
                 assert (point.config.eval_every, point.config.rounds) == (2, 3)
