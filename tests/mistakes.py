@@ -82,6 +82,7 @@ METHODS = (
         "aggregator=",
         "an algorithm is the first argument of fd.simulate",
     ),
+    Mistake("output layer", "run(fd.aggregators.deepsight('head'))", "head='head'", "there are Dense_0/bias"),
     Mistake("layers not there", "run(fd.algorithms.fedper('head'))", "layers='head'", "there are Dense_0/bias"),
     Mistake("no layer left to send", "run(fd.algorithms.fedper('Dense_0'))", "layers='Dense_0'", "be local_only"),
     Mistake("rule in a rule not called", "fd.aggregators.nnm(fd.aggregators.median)", "aggregator=", "median(...)"),

@@ -48,7 +48,7 @@ class deepsight(PlainAggregator):
       num_seeds: K, >= 1.
       num_samples: N, >= 1; of more than 500, rounded up to batches of the same size.
       min_cluster_size: of HDBSCAN, >= 2.
-      min_samples: its number of neighbours, >= 1; default ``min_cluster_size``.
+      min_samples: its number of neighbours, >= 1.
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator` that needs ``key``, ``predict`` and ``example``. Metrics: ``selected``
@@ -81,7 +81,7 @@ class deepsight(PlainAggregator):
     num_seeds: int = 3
     num_samples: int = 20000
     min_cluster_size: int = 5
-    min_samples: int | None = None
+    min_samples: int = 5
     reports = ("selected", "score", "scale")
 
     def check(self) -> None:
@@ -90,16 +90,11 @@ class deepsight(PlainAggregator):
         checks.count("num_seeds", self.num_seeds, 1)
         checks.count("num_samples", self.num_samples, 1)
         checks.count("min_cluster_size", self.min_cluster_size, 2)
-        if self.min_samples is not None:
-            checks.count("min_samples", self.min_samples, 1)
+        checks.count("min_samples", self.min_samples, 1)
 
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"predict", "example"})
-
-    def init(self, params: Params) -> State:
-        self._output_layer(params)
-        return super().init(params)
 
     def combine(
         self,
@@ -118,17 +113,17 @@ class deepsight(PlainAggregator):
         if len(dtypes) != 1 or not jnp.issubdtype(dtypes[0], jnp.floating):
             raise ValueError(f"example of dtypes {dtypes}: must be one array of real numbers, which deepsight draws")
         present = jax.lax.stop_gradient(jax.tree.map(lambda g: jnp.where(tree.expand(valid, g), g, 0), deltas))
-        bias, kernel = self._output_layer(present, 1)
+        bias, kernel = self._output_layer(present)
         energy = update_energies(bias, kernel)
-        exceeding = exceedings(energy)
+        share = max(0.01, 1 / energy.shape[1])
+        exceeding = (energy > share * energy.max(1, keepdims=True)).sum(1).astype(energy.dtype)  # TE_m
         suspicious = valid & (exceeding <= median_of(exceeding, valid) / 2)
-
-        def ratios(key: chex.PRNGKey) -> jax.Array:
-            differences = division_differences(predict, example, params, present, key, self.num_samples)
-            return reference({"differences": differences})
-
+        keys = jax.random.split(key, (self.num_seeds, -(-self.num_samples // _BATCH)))
+        shape = (-(-self.num_samples // keys.shape[1]), *example.shape)
+        draw = lambda key: jax.random.uniform(key, shape, example.dtype)
+        by_prediction = division_differences(predict, draw, params, present, keys)
         alone = jnp.stack([cosine_distances({"bias": bias}), reference({"energy": energy})])
-        apart = jnp.concatenate([alone, jax.lax.map(ratios, jax.random.split(key, self.num_seeds))])
+        apart = jnp.concatenate([alone, jax.lax.map(lambda rows: reference({"rows": rows}), by_prediction)])
         separate = 1.0 - jax.vmap(self._together, (0, None))(apart, valid)
         merged = (separate[0] + separate[1] + separate[2:].mean(0)) / 3
         group = self._together(merged, valid)
@@ -140,20 +135,18 @@ class deepsight(PlainAggregator):
         reported = {"selected": accepted.astype(weight.dtype), "score": exceeding, "scale": scale}
         return moved_along(params, deltas, tree.weighted_sum(weight, deltas), weight, **reported)
 
-    def _output_layer(self, like: Params, lead: int = 0) -> tuple[jax.Array, jax.Array]:
-        """Bias ``[..., C]`` and kernel of the output layer, with so many leading axes."""
-        leaves = sorted(jax.tree.leaves(split(like, self.head, "head")[0]), key=lambda leaf: len(leaf.shape))
-        shapes = [leaf.shape[lead:] for leaf in leaves]
+    def _output_layer(self, deltas: Deltas) -> tuple[jax.Array, jax.Array]:
+        """Bias ``[S, C]`` and kernel ``[S, ..., C]`` of the output layer."""
+        leaves = sorted(jax.tree.leaves(split(deltas, self.head, "head")[0]), key=jnp.ndim)
+        shapes = [leaf.shape[1:] for leaf in leaves]
         if [min(len(shape), 2) for shape in shapes] != [1, 2] or shapes[0][-1] != shapes[1][-1]:
             allowed = "must be the output layer, a bias [C] and a kernel [..., C]"
             raise ValueError(f"head={checks.shown(self.head)}: has parameters of shapes {shapes}; {allowed}")
         return leaves[0], leaves[1]
 
-    def _together(
-        self, apart: Float[Array, "clients clients"], valid: Bool[Array, " clients"]
-    ) -> Bool[Array, "clients clients"]:
-        """Who is in the same cluster, ``[S, S]``; noise with itself alone."""
-        label = hdbscan(apart, valid, self.min_cluster_size, self.min_samples or self.min_cluster_size)
+    def _together(self, apart: jax.Array, valid: jax.Array) -> Bool[Array, "clients clients"]:
+        """Who is in the same cluster by distances ``[S, S]``; noise with itself alone."""
+        label = hdbscan(apart, valid, self.min_cluster_size, self.min_samples)
         return ((label[:, None] == label) & (label >= 0)) | jnp.eye(len(label), dtype=bool)
 
 
@@ -167,27 +160,19 @@ def update_energies(
     return squares * tree.inverse(squares.sum(1, keepdims=True))
 
 
-def exceedings(energy: Float[Array, "clients classes"]) -> Float[Array, " clients"]:
-    """The threshold exceedings ``TE_m`` of NEUPs, ``[S]``."""
-    share = max(0.01, 1 / energy.shape[1])
-    return (energy > share * energy.max(1, keepdims=True)).sum(1).astype(energy.dtype)
-
-
 def division_differences(
-    predict: Predict, example: jax.Array, params: Params, deltas: Deltas, key: chex.PRNGKey, num_samples: int
-) -> Float[Array, "clients classes"]:
-    """The DDifs ``[S, C]`` on one set of random inputs; further axes of the outputs count as examples."""
-    batches = -(-num_samples // _BATCH)
-    shape = (-(-num_samples // batches), *example.shape)
+    predict: Predict, draw: Callable[..., jax.Array], params: Params, deltas: Deltas, keys: chex.PRNGKey
+) -> Float[Array, "sets clients classes"]:
+    """The DDifs ``[K, S, C]`` on inputs drawn with keys ``[K, batches]``; axes of the outputs count as examples."""
 
     def log_probabilities(w: Params, x: jax.Array) -> jax.Array:
         outputs = tree.accurate(predict(w, x).outputs)
         return jax.nn.log_softmax(outputs.reshape(-1, outputs.shape[-1]))
 
     def of_batch(key: chex.PRNGKey) -> jax.Array:
-        x = jax.random.uniform(key, shape, example.dtype)
+        x = draw(key)
         before = log_probabilities(params, x)
         after = lambda delta: log_probabilities(tree.move(params, delta), x)
         return jax.lax.map(lambda delta: jnp.exp(after(delta) - before).mean(0), deltas)
 
-    return jax.lax.map(of_batch, jax.random.split(key, batches)).mean(0)
+    return jax.lax.map(lambda of_set: jax.lax.map(of_batch, of_set).mean(0), keys)

@@ -1,6 +1,5 @@
 """FLARE: weights from how many others find a client's representations of the server's data near."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,15 +7,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
+from fedjax_drag.aggregators._deepsight import Predict
 from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
-from fedjax_drag.types import Batch, Deltas, Params, Prediction, Scalar, State
+from fedjax_drag.types import Batch, Deltas, Params, Scalar, State
 
 
 class flare(PlainAggregator):
     """Weights clients by how often they are among the nearest of others, by what their models make of root data.
 
     With the representations ``R_m`` ``[N, h]`` that client m's model, ``theta + g_m``, has of N root examples before
-    its last layer, the kernel ``k(x, y) = exp(-gamma ||x - y||^2)`` and n valid clients::
+    its last layer, the kernel ``k(x, y) = exp(-||x - y||^2 / h)`` and n valid clients::
 
         MMD_ij = mean_a!=b k(R_i,a, R_i,b) + mean_a!=b k(R_j,a, R_j,b) - 2 mean_a,b k(R_i,a, R_j,b)
         c_m = number of clients that have m among their floor(n / 2) - 1 nearest others by MMD
@@ -25,7 +25,6 @@ class flare(PlainAggregator):
 
     Args:
       temperature: the paper's tau, > 0.
-      gamma: of the kernel, > 0; default 1 / h.
       num_examples: N, of the root data the first so many, >= 2.
 
     Returns:
@@ -44,22 +43,19 @@ class flare(PlainAggregator):
 
     References:
       Wang, Xiao, Chen, Hu, Lou and Hou, FLARE: defending federated learning against model poisoning attacks via latent
-      space representations, AsiaCCS 2022; gamma, the unbiased estimate, floor(n / 2) - 1, the division by the mean and
-      N as in the authors' code. Interpretations: the examples are those of the root data, whatever their class; that
-      code takes one class. Estimates below 0 are compared as they are; that code sets them to 0, and ranks what is then
-      equal by the place in the cohort. Of others equally far as the last of the nearest, all count. The representation
-      is that of :class:`~fedjax_drag.types.Prediction`.
+      space representations, AsiaCCS 2022; the kernel, the unbiased estimate, floor(n / 2) - 1, the division by the mean
+      and N as in the authors' code. Interpretations: the examples are those of the root data, whatever their class, not
+      of one class as there. Estimates below 0 are compared as they are; that code sets them to 0, and ranks those that
+      are then equal by the place in the cohort. Of others equally far as the last of the nearest, all count. The
+      representation is that of :class:`~fedjax_drag.types.Prediction`.
     """
 
     temperature: Scalar = 1.0
-    gamma: Scalar | None = None
     num_examples: int = 200
     reports = ("score",)
 
     def check(self) -> None:
         checks.positive("temperature", self.temperature)
-        if self.gamma is not None:
-            checks.positive("gamma", self.gamma)
         checks.count("num_examples", self.num_examples, 2)
 
     @property
@@ -73,25 +69,23 @@ class flare(PlainAggregator):
         state: State,
         *,
         valid: jax.Array,
-        predict: Callable[[Params, Any], Prediction],
-        root_data: Batch,
+        predict: Predict,
+        root_data: Any,
         **_: Any,
     ) -> Moved:
         del state
-        root = jax.tree.map(lambda x: x[: self.num_examples], root_data)
+        root: Batch = jax.tree.map(lambda x: x[: self.num_examples], root_data)
         present = jax.lax.stop_gradient(jax.tree.map(lambda g: jnp.where(tree.expand(valid, g), g, 0), deltas))
         found = jax.lax.map(lambda delta: predict(tree.move(params, delta), root.x).representation, present)
         real = jnp.ones(root.num_examples, bool) if root.real is None else root.real
-        gamma = 1 / found.shape[-1] if self.gamma is None else self.gamma
-        score = times_chosen(discrepancies(tree.accurate(found), real, gamma), valid)
+        score = times_chosen(discrepancies(tree.accurate(found), real), valid)
         relative = score * valid.sum() * tree.inverse(score.sum()) / self.temperature
-        trust = jnp.where(valid, jnp.exp(relative - relative.max()), 0.0)
-        trust = jax.lax.stop_gradient(trust * tree.inverse(trust.sum()))
+        trust = jnp.where(valid, jax.nn.softmax(jnp.where(valid, relative, -jnp.inf)), 0.0)
         return moved_along(params, deltas, tree.weighted_sum(trust, deltas), trust, score=score)
 
 
 def discrepancies(
-    found: Float[Array, "clients examples features"], real: Bool[Array, " examples"], gamma: Any
+    found: Float[Array, "clients examples features"], real: Bool[Array, " examples"]
 ) -> Float[Array, "clients clients"]:
     """The unbiased estimates of the squared maximum mean discrepancies of all pairs ``[S, S]``, over real examples.
 
@@ -103,7 +97,7 @@ def discrepancies(
         middle = jnp.where(real[:, None], x, 0.0).sum(0) / number
         x, y = x - middle, y - middle
         squares = jnp.square(x).sum(1)[:, None] + jnp.square(y).sum(1) - 2 * tree.product(x, y.T)
-        unlike = -jnp.expm1(-gamma * jnp.maximum(squares, 0.0))
+        unlike = -jnp.expm1(-jnp.maximum(squares, 0.0) / x.shape[1])
         return jnp.where(real[:, None] & real, unlike, 0.0).sum()
 
     totals = jax.lax.map(lambda x: jax.lax.map(lambda y: total(x, y), found), found)

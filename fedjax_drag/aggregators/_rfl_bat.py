@@ -15,6 +15,8 @@ from fedjax_drag.ops.principal import coordinates
 from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_by_mean
 from fedjax_drag.types import Deltas, Params, Scalar, State
 
+_REFERENCES = 5  # uniform samples that the gap statistic is compared with
+
 
 class rfl_bat(PlainAggregator):
     """Averages the cluster of the most different directions, without those that lie far out.
@@ -34,7 +36,6 @@ class rfl_bat(PlainAggregator):
       outer: the paper's epsilon_1, > 0.
       inner: its epsilon_2, > 0.
       max_clusters: the greatest number of clusters, >= 1.
-      references: how many uniform samples the gap statistic is compared with, >= 1.
 
     Returns:
       An :class:`~fedjax_drag.types.Aggregator` that needs ``key``. Metrics: ``selected`` (1 on C, else 0), ``cluster``
@@ -63,14 +64,12 @@ class rfl_bat(PlainAggregator):
     outer: Scalar = 10.0
     inner: Scalar = 4.0
     max_clusters: int = 10
-    references: int = 5
     reports = ("selected", "cluster")
 
     def check(self) -> None:
         checks.positive("outer", self.outer)
         checks.positive("inner", self.inner)
         checks.count("max_clusters", self.max_clusters, 1)
-        checks.count("references", self.references, 1)
 
     def combine(
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, key: jax.Array, **_: Any
@@ -79,16 +78,14 @@ class rfl_bat(PlainAggregator):
         still = jax.lax.stop_gradient(deltas)
         gap_key, key = jax.random.split(key)
         between = pairs(still)
-        points = coordinates(between.distance, valid.astype(jnp.float32), 2)
+        points = coordinates(between.distance, valid.astype(jnp.float32), 2)[1]
         points = points * tree.inverse(jnp.abs(points).max())  # so that no square overflows
         near = within(points, valid, self.outer)
-        number = number_of_clusters(points, near, gap_key, self.max_clusters, self.references)
+        number = number_of_clusters(points, near, gap_key, self.max_clusters)
         cluster = kmeans(points, near, key, self.max_clusters, wanted=number).assignment
         members = (cluster == jnp.arange(self.max_clusters)[:, None]) & near
-        agreement = jax.vmap(middle_cosine, (None, 0))(between.cosine, members)
-        chosen = members[jnp.argmin(agreement)]
-        selected = within(points, chosen, self.inner)
-        return moved_by_mean(params, deltas, selected, cluster=cluster.astype(jnp.float32))
+        chosen = members[jnp.argmin(jax.vmap(middle_cosine, (None, 0))(between.cosine, members))]
+        return moved_by_mean(params, deltas, within(points, chosen, self.inner), cluster=cluster.astype(jnp.float32))
 
 
 def within(points: Float[Array, "clients 2"], members: Bool[Array, " clients"], factor: Any) -> Bool[Array, " clients"]:
@@ -105,29 +102,28 @@ def middle_cosine(cosine: Float[Array, "clients clients"], members: Bool[Array, 
 
 
 def number_of_clusters(
-    points: Float[Array, "clients 2"], members: Bool[Array, " clients"], key: chex.PRNGKey, most: int, references: int
+    points: Float[Array, "clients 2"], members: Bool[Array, " clients"], key: chex.PRNGKey, most: int
 ) -> jax.Array:
     """The smallest k with ``Gap(k) >= Gap(k + 1) - s_k+1``, fewer than the members; or ``most``. An int32 scalar."""
     count, number = members.sum(), jnp.arange(1, most + 2)
     low = jnp.where(members[:, None], points, jnp.inf).min(0)
     width = jnp.where(members[:, None], points, -jnp.inf).max(0) - low
     scaled = jnp.where(members[:, None], (points - low) * tree.inverse(width), 0.0)
-    uniform = reference_points(key, references, len(points)) * (width > 0)
+    uniform = reference_points(key, len(points)) * (width > 0)
     first = jnp.broadcast_to(jnp.arange(len(points)) < count, uniform.shape[:2])
 
     def inertia(points: jax.Array, present: jax.Array, k: jax.Array) -> jax.Array:
         return kmeans(points, present, jax.random.fold_in(key, k), most + 1, wanted=k).inertia
 
     samples = jnp.concatenate([scaled[None], uniform]), jnp.concatenate([members[None], first])
-    found, *expected = jnp.log(jax.vmap(jax.vmap(inertia, (None, None, 0)), (0, 0, None))(*samples, number))
-    expected = jnp.stack(expected)
-    gap = jnp.where(number < count, expected.mean(0) - found, jnp.inf)
-    slack = jnp.where(number < count, jnp.sqrt(1 + 1 / references) * expected.std(0), 0.0)
+    logs = jnp.log(jax.vmap(jax.vmap(inertia, (None, None, 0)), (0, 0, None))(*samples, number))
+    gap = jnp.where(number < count, logs[1:].mean(0) - logs[0], jnp.inf)
+    slack = jnp.where(number < count, jnp.sqrt(1 + 1 / _REFERENCES) * logs[1:].std(0), 0.0)
     enough = (gap[:-1] >= gap[1:] - slack[1:]) | (number[:-1] >= count - 1)
     return jnp.where(enough.any(), jnp.argmax(enough) + 1, most).astype(jnp.int32)
 
 
-def reference_points(key: chex.PRNGKey, references: int, count: int) -> Float[Array, "references clients 2"]:
+def reference_points(key: chex.PRNGKey, count: int) -> Float[Array, "references clients 2"]:
     """Uniform points in [0, 1], drawn for each place by itself, so that absent clients change nothing."""
-    drawn = lambda place: jax.random.uniform(jax.random.fold_in(key, place), (references, 2), jnp.float32)
+    drawn = lambda place: jax.random.uniform(jax.random.fold_in(key, place), (_REFERENCES, 2), jnp.float32)
     return jax.vmap(drawn, out_axes=1)(jnp.arange(count))

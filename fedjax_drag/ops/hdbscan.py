@@ -8,9 +8,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag.ops.linkage import longest_gaps
 
-NOISE = -1
-"""The label of points in no cluster."""
-
 
 class _Groups(NamedTuple):
     """The groups that single linkage has merged so far; every entry is ``[n]``, that of each point's group.
@@ -31,10 +28,7 @@ class _Groups(NamedTuple):
 
 
 def hdbscan(
-    distances: Float[Array, "points points"],
-    valid: Bool[Array, " points"],
-    min_cluster_size: int,
-    min_samples: int,
+    distances: Float[Array, "points points"], valid: Bool[Array, " points"], min_cluster_size: int, min_samples: int
 ) -> Int[Array, " points"]:
     """The clusters that exist longest while the distance within which points are connected shrinks.
 
@@ -59,18 +53,22 @@ def hdbscan(
         the point, so that its number is larger by one.)
 
     Returns:
-      ``[n]``, of each point the index of its cluster's first member; :data:`NOISE` for points in none. There is no
-      gradient.
+      ``[n]``, of each point the index of its cluster's first member; -1 for points in none, which are noise. There is
+      no gradient.
 
     References:
       Campello, Moulavi and Sander, Density-based clustering based on hierarchical density estimates, 2013; McInnes and
       Healy, Accelerated hierarchical density based clustering, 2017, for clusters that others leave one by one.
     """
     index = jnp.arange(len(valid))
-    pairs = (valid[:, None] & valid) | (index[:, None] == index)
-    gaps = _connected_within(distances, valid, min_samples)
+    among = valid[:, None] & valid
+    pairs = among | (index[:, None] == index)
+    apart = jax.lax.stop_gradient(jnp.where(among & jnp.isfinite(distances), distances, jnp.inf))
+    apart = apart.at[jnp.diag_indices(len(valid))].set(0.0)
+    core = jnp.sort(apart, axis=1)[:, jnp.clip(valid.sum() - 1, 0, min_samples)]
+    gaps = longest_gaps(jnp.maximum(apart, jnp.maximum(core[:, None], core)), valid)
     # Of each point, where it joins those before it: the distances at which single linkage merges groups.
-    levels = jnp.sort(jnp.where(valid[:, None] & valid & (index[:, None] > index), gaps, jnp.inf).min(1))
+    levels = jnp.sort(jnp.where(among & (index[:, None] > index), gaps, jnp.inf).min(1))
     unit = jnp.where(jnp.isfinite(gaps), gaps, 0.0).max()
 
     def step(groups: _Groups, level: jax.Array) -> tuple[_Groups, None]:
@@ -90,24 +88,9 @@ def hdbscan(
         leaving = size - parts_sum(groups.size)
         kept = parts_sum(groups.lifetimes) + jnp.where(leaving > 0, leaving * rate, 0.0)
         inside = parts_sum(jnp.where(number > 1, jnp.maximum(stability, groups.within), groups.within))
-        return _Groups(
-            first=jnp.argmax(together, axis=1),
-            size=size,
-            lifetimes=jnp.where(begins, size * rate, kept),
-            within=inside,
-            label=jnp.where(selected, groups.first, groups.label),
-        ), None
+        label = jnp.where(selected, groups.first, groups.label)
+        return _Groups(jnp.argmax(together, axis=1), size, jnp.where(begins, size * rate, kept), inside, label), None
 
     zero = jnp.zeros(len(valid), gaps.dtype)
-    alone = _Groups(index, jnp.ones_like(index), zero, zero, jnp.full_like(index, NOISE))
+    alone = _Groups(index, jnp.ones_like(index), zero, zero, jnp.full_like(index, -1))
     return jax.lax.scan(step, alone, levels)[0].label
-
-
-def _connected_within(
-    distances: Float[Array, "points points"], valid: Bool[Array, " points"], min_samples: int
-) -> Float[Array, "points points"]:
-    """The longest gap of the best chain between each pair, where gaps are at least the ends' core distances."""
-    apart = jax.lax.stop_gradient(jnp.where(jnp.isfinite(distances), distances, jnp.inf))
-    apart = jnp.where(valid[:, None] & valid, apart, jnp.inf).at[jnp.diag_indices(len(valid))].set(0.0)
-    core = jnp.sort(apart, axis=1)[:, jnp.clip(valid.sum() - 1, 0, min_samples)]
-    return longest_gaps(jnp.maximum(apart, jnp.maximum(core[:, None], core)), valid)

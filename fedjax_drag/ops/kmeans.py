@@ -61,8 +61,8 @@ def kmeans(
 
     def once(draws: jax.Array) -> KMeans:
         seeds = _seeds(sorted_points, present, draws)
-        if wanted is not None:
-            seeds = jnp.where(jnp.arange(num_clusters)[:, None] < wanted, seeds, jnp.inf)
+        there = jnp.arange(num_clusters) < (num_clusters if wanted is None else wanted)
+        seeds = jnp.where(there[:, None], seeds, jnp.inf)
         return _lloyd(sorted_points, present, seeds, max_iterations)
 
     candidates = 2 + int(math.log(num_clusters))

@@ -31,21 +31,17 @@ def principal(distance: Float[Array, "clients clients"], weight: Float[Array, " 
     the distances: no vector of the size of the parameters is formed, and points close to each other far from the
     origin lose no digits. Distances are divided by the largest one between points with weight. There is no gradient.
     """
-    unit, share, products = _products(distance, weight)
-    root = jnp.sqrt(share)
-    values, vectors = jnp.linalg.eigh(root[:, None] * products * root)
-    deviation = jnp.sqrt(jnp.maximum(values[-1], 0.0))
-    along = (products * (root * vectors[:, -1])).sum(1) * tree.inverse(deviation)
-    return Principal(unit * deviation, unit * jnp.where(weight > 0, along, 0.0))
+    deviation, along = coordinates(distance, weight, 1)
+    return Principal(deviation[0], along[:, 0])
 
 
 def coordinates(
     distance: Float[Array, "clients clients"], weight: Float[Array, " clients"], number: int
-) -> Float[Array, "clients number"]:
-    """How far each point lies from the mean along the first ``number`` principal directions, ``[S, number]``.
+) -> tuple[Float[Array, " number"], Float[Array, "clients number"]]:
+    """:func:`principal` of the first ``number`` directions: the deviations, and how far each point lies along each.
 
     Of each direction the farthest point is on the positive side; one along which the points differ by less than
-    rounding is 0. As of :func:`principal` else.
+    rounding counts as 0.
     """
     unit, share, products = _products(distance, weight)
     root = jnp.sqrt(share)
@@ -55,7 +51,7 @@ def coordinates(
     along = tree.product(products, root[:, None] * vectors) * tree.inverse(deviation)
     along = jnp.where(weight[:, None] > 0, along, 0.0)
     farthest = jnp.take_along_axis(along, jnp.argmax(jnp.abs(along), axis=0)[None], axis=0)
-    return unit * along * jnp.where(farthest < 0, -1.0, 1.0)
+    return unit * deviation, unit * along * jnp.where(farthest < 0, -1.0, 1.0)
 
 
 def largest_deviation(distance: Float[Array, "clients clients"], weight: Float[Array, " clients"]) -> Float[Array, ""]:

@@ -138,8 +138,7 @@ def play(rule, w, deltas, valid=EVERYBODY, seed=0, root=None):
 
 def random_inputs(seed):
     """What the rule draws: one batch a set."""
-    for key in jax.random.split(jax.random.key(seed), DEEPSIGHT.num_seeds):
-        (batch,) = jax.random.split(key, 1)
+    for (batch,) in jax.random.split(jax.random.key(seed), (DEEPSIGHT.num_seeds, 1)):
         yield np.float64(jax.random.uniform(batch, (DEEPSIGHT.num_samples, FEATURES)))
 
 
@@ -205,8 +204,8 @@ def test_flare_keeps_the_digits_of_models_that_are_close():
     rng = np.random.default_rng(0)
     common = rng.normal(size=(ROOT, UNITS))
     found = np.float32(common + 1e-2 * rng.normal(size=(4, ROOT, UNITS)))
-    ours = np.asarray(_flare.discrepancies(found, np.ones(ROOT, bool), 0.1))
-    theirs = [[numpy_inspection.discrepancy(np.float64(a), np.float64(b), 0.1) for b in found] for a in found]
+    ours = np.asarray(_flare.discrepancies(found, np.ones(ROOT, bool)))
+    theirs = [[numpy_inspection.discrepancy(np.float64(a), np.float64(b), 1 / UNITS) for b in found] for a in found]
     off = ~np.eye(4, dtype=bool)
     np.testing.assert_allclose(ours[off], np.array(theirs)[off], rtol=2e-3)
 
@@ -238,7 +237,7 @@ def test_rfl_bat_is_its_twin():
             G = np.random.default_rng(seed).normal(size=G.shape).astype(np.float32)
         key = jax.random.key(seed)
         moved, state = filtered()(G, np.ones(COHORT, bool), key)
-        drawn = np.float64(reference_points(jax.random.split(key)[0], RFL_BAT.references, COHORT))
+        drawn = np.float64(reference_points(jax.random.split(key)[0], COHORT))
         members = numpy_inspection.rfl_bat(np.float64(G), lambda n, drawn=drawn: drawn[:, :n], 10.0, 4.0, 4)
         np.testing.assert_array_equal(np.flatnonzero(state.metrics["selected"]), np.sort(members))
         np.testing.assert_allclose(moved["w"], G[members].mean(0), rtol=1e-4, atol=1e-5)

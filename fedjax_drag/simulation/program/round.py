@@ -187,8 +187,8 @@ def _of_model(run: Run, federation: Federation, state: RunState, clients: Client
         found["predict"] = lambda params, x: run.model.predict(params, state.model, x)
     if "example" in needs:
         of_one = jax.tree.map(lambda rows: rows[0], clients.examples)
-        x = gather(federation.train, of_one, jnp.zeros(1, jnp.int32), preprocess).x
-        found["example"] = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), x)
+        one = gather(federation.train, of_one, jnp.zeros(1, jnp.int32), preprocess)
+        found["example"] = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), one.x)
     if "root_data" in needs:
         places = jnp.arange(federation.root_row.shape[0])
         reachable, examples = _reachable(run, federation, federation.root_row)

@@ -51,7 +51,7 @@ def test_a_rule_is_given_the_model_an_input_and_the_root_data(settings, digits):
 
 
 RULES = {
-    "deepsight": fd.aggregators.deepsight("Dense_0", num_samples=20, num_seeds=1, min_cluster_size=2),
+    "deepsight": fd.aggregators.deepsight("Dense_0", num_samples=20, num_seeds=1, min_cluster_size=2, min_samples=1),
     "flare": fd.aggregators.flare(num_examples=ROOT),
 }
 
