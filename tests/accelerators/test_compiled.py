@@ -13,8 +13,8 @@ AGAIN = "; if it must be so, write the figures anew by python tests/compiled_pro
 SUMS = ["fedavg", "fedexp", "norm_clipping", "drag", "br_drag"]
 
 
-def test_stored_figures_are_of_programs_that_exist():
-    assert set(STORED["programs"]) <= set(PROGRAMS)
+def test_figures_are_stored_of_all_programs_that_exist():
+    assert set(STORED["programs"]) == set(PROGRAMS), "python tests/compiled_programs.py --missing"
     assert set(STORED["exchanges"]) <= set(SHARED)
 
 
