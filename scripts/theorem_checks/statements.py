@@ -286,7 +286,7 @@ def taco_at_the_rate() -> Checked:
             )
             means[rounds] = min(float(np.mean(run[-rounds // 2 :])) for run in runs)
         left.append(means[1000] / means[100])
-        texts.append(f"{means[100]:.2g} to {means[1000]:.2g} with {name}")
+        texts.append(f"{means[100]:.1g} to {means[1000]:.1g} with {name}")  # digits that machines share
     return Checked(max(left) < 0.5, f"from 100 to 1,000 rounds at a fixed eta_l: {', '.join(texts)}")
 
 

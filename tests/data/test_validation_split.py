@@ -137,7 +137,7 @@ def test_wrong_states_are_refused():
 def test_the_split_is_the_same_under_every_rule_and_method():
     common = {"data": {"name": "digits", "validation_fraction": 0.1}, "partition": {"name": "iid", "num_clients": 40}}
     needed = {"centered_clipping": {"radius": 1.0}, "norm_clipping": {"max_norm": 1.0}, "crfl": {"clip": 1.0}}
-    needed["robust_lr"] = {"threshold": 4}
+    needed |= {"robust_lr": {"threshold": 4}, "deepsight": {"head": "Dense_1"}}
     around = ("nnm", "bucketing", "clipping", "arc", "rescaled_mean", "foundationfl", "fldetector", "hierarchical")
     rules = [name for name in registry.TABLES["aggregator"] if name not in around]
     names = [{"aggregator": {"name": name} | needed.get(name, {})} for name in rules]

@@ -149,7 +149,6 @@ def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standi
     if trials.folder is not None:
         refuse_links(trials.folder, *trials.folder.glob("*/"), *trials.folder.glob("*/*/"))
     grid, *_ = [trials.check(arena, entry) for entry in arena.entries]
-    trials.check_backdoors(arena)
     values = itertools.product(*(grid.labels[axis] for axis in arena.tasks))
     metric = results.facts_of(criterion_of(grid.points[0].config))["criterion"]
     tasks = [describe(dict(zip(arena.tasks, task, strict=True))) or arena.name for task in values]
@@ -176,6 +175,7 @@ def play(arena: Arena, trials: Trials, given: Standing | None = None) -> Standin
       KeyboardInterrupt: stopped by Ctrl-C; the same call goes on.
     """
     standing = begin(arena, trials, given)
+    trials.check_backdoors(arena)
     decided: set[str] = set()
     sweeps = 2 * len((*arena.opponents, *arena.backdoors))  # of an entry: the tuning and the test against each
     with unless_quiet(f"arena {arena.name}", sweeps * len(arena.entries), 0, trials.quiet, "sweep") as bar:
