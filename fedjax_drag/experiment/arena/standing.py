@@ -27,7 +27,7 @@ SHIPPED = Path(__file__).parent / "standings"
 
 REACHED = ("success", "after", "accuracy")
 """What is kept of a backdoor: its success on the test examples when the attack stops and at the end of the run, and the
-test accuracy when it stops; 0 where a run failed or its model is not finite."""
+test accuracy when it stops; 1, 1 and 0 where a run failed or its model is not finite."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -104,9 +104,10 @@ class Trials(NamedTuple):
             cells = self._run(arena, entry, FINAL, opponent, dataclasses.replace(grid, points=(*np.concat(chosen),)))
             by = criterion_of(grid.points[0].config)
             if opponent in arena.backdoors:
-                read = {"success": (SUCCESS, 0), "after": (SUCCESS, -1), "accuracy": (ACCURACY.test, 0)}
+                read = {"success": (SUCCESS, 0, 1.0), "after": (SUCCESS, -1, 1.0), "accuracy": (ACCURACY.test, 0, 0.0)}
                 shape = len(choices), len(arena.seeds)
-                backdoors[opponent.label] = {name: _shares(cells, *x, shape).tolist() for name, x in read.items()}
+                shares = {name: _shares(cells, *x).reshape(shape).tolist() for name, x in read.items()}
+                backdoors[opponent.label] = shares
             else:
                 accuracy.append(np.reshape([_final(cell, by) for cell in cells], (len(choices), -1)))
             failures += _failures(cells)
@@ -133,7 +134,7 @@ class Trials(NamedTuple):
             points = np.stack([points[choice.setting, :, task] for task, choice in enumerate(choices)])
             cells = self._run(arena, entry, TUNING, backdoor, dataclasses.replace(grid, points=(*points.ravel(),)))
             success, kept = (
-                _shares(cells, f"{VALIDATION}_{name}", 0, points.shape).mean(axis=-1)
+                _shares(cells, f"{VALIDATION}_{name}", 0, 0.0).reshape(points.shape).mean(axis=-1)
                 for name in (SUCCESS, ACCURACY.name)
             )
             failures += _failures(cells)
@@ -307,10 +308,10 @@ def _final(cell: Cell, by: Criterion) -> float:
     return of_failed(by)
 
 
-def _shares(cells: Sequence[Cell], column: str, evaluation: int, shape: Sequence[int]) -> Float[np.ndarray, "..."]:
-    """A share at an evaluation of each run; 0 of one that failed, and of a model that is not finite."""
-    values = [cell.history[column][evaluation] if cell.status == "done" else 0 for cell in cells]
-    return np.nan_to_num(np.array(values, np.float32)).astype(float).reshape(shape)
+def _shares(cells: Sequence[Cell], column: str, evaluation: int, failed: float) -> Float[np.ndarray, " cells"]:
+    """A share at an evaluation of each run; ``failed`` of one that failed, and of a model that is not finite."""
+    values = [cell.history[column][evaluation] if cell.status == "done" else np.nan for cell in cells]
+    return np.nan_to_num(np.array(values, np.float32), nan=failed).astype(float)
 
 
 def _failures(cells: Sequence[Cell]) -> list[str]:

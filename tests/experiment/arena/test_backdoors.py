@@ -44,7 +44,7 @@ def test_a_backdoor_takes_the_most_successful_strength_that_leaves_the_accuracy(
 
 
 def test_it_is_tuned_against_the_chosen_settings_and_read_when_it_stops_and_at_the_end(monkeypatch):
-    played = {}
+    played, fails = {}, False
 
     def run(self, arena, entry, phase, opponent, grid):
         """Clipping at 0.1 is the better setting; boosts up to 2 leave the accuracy."""
@@ -57,7 +57,8 @@ def test_it_is_tuned_against_the_chosen_settings_and_read_when_it_stops_and_at_t
             if opponent.label == "door":
                 history |= {SUCCESS: success, f"validation_{SUCCESS}": success}
                 assert (point.config.eval_every, point.config.rounds) == (2, 3)
-            cells.append(Cell(point.values, "done", "", history))
+            status = "diverged" if fails and (phase, opponent.label) == ("final", "door") else "done"
+            cells.append(Cell(point.values, status, "", history))
         played[phase, opponent.label] = grid.points
         return cells
 
@@ -72,6 +73,9 @@ def test_it_is_tuned_against_the_chosen_settings_and_read_when_it_stops_and_at_t
     assert list(found.backdoors) == ["door"]
     for name, by_seed in expected.items():
         np.testing.assert_allclose(found.backdoors["door"][name], [by_seed] * 2, rtol=1e-6)
+    fails = True
+    worst = {"success": [[1.0, 1.0]] * 2, "after": [[1.0, 1.0]] * 2, "accuracy": [[0.0, 0.0]] * 2}
+    assert Trials().play(arena, arena.entries[-1]).backdoors["door"] == worst, "a broken model is no defence"
 
 
 @pytest.mark.slow
