@@ -32,7 +32,12 @@ def test_it_was_played_by_its_configuration(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "page"), [("fashion_mnist", "robustness.md"), ("fashion_mnist_cnn", "robustness_cnn.md")]
+    ("name", "page"),
+    [
+        ("fashion_mnist", "robustness.md"),
+        ("fashion_mnist_cnn", "robustness_cnn.md"),
+        ("adult_v2", "robustness_v2.md"),
+    ],
 )
 def test_the_page_has_the_table_of_the_standing(name, page):
     text = (DOCS / "results" / page).read_text(encoding="utf-8")
