@@ -16,12 +16,9 @@ from fedjax_drag.kernels.order_statistics import median_of
 from fedjax_drag.ops.hdbscan import hdbscan
 from fedjax_drag.ops.paths import check_patterns, split
 from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
-from fedjax_drag.types import Deltas, Params, Prediction, Scalar, State
+from fedjax_drag.types import Deltas, Params, Predict, Scalar, State
 
 _BATCH = 500  # random inputs predicted at once
-
-Predict = Callable[[Params, Any], Prediction]
-"""The extra ``predict``."""
 
 
 class deepsight(PlainAggregator):

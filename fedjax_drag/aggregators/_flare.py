@@ -7,9 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import checks, tree
-from fedjax_drag.aggregators._deepsight import Predict
 from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
-from fedjax_drag.types import Batch, Deltas, Params, Scalar, State
+from fedjax_drag.types import Batch, Deltas, Params, Predict, Scalar, State
 
 
 class flare(PlainAggregator):

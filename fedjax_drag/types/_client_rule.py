@@ -130,6 +130,10 @@ class Prediction(NamedTuple):
     representation: jax.Array
 
 
+Predict = Callable[[Params, Any], Prediction]
+"""What a model with these parameters computes for inputs: the extra ``predict`` of an aggregation rule."""
+
+
 class Examined(NamedTuple):
     """What the loss of a client rule is made of: the client's model on a mini-batch, in training.
 
