@@ -37,6 +37,7 @@ def test_it_was_played_by_its_configuration(name):
         ("fashion_mnist", "robustness.md"),
         ("fashion_mnist_cnn", "robustness_cnn.md"),
         ("adult_v2", "robustness_v2.md"),
+        ("fashion_mnist_v2", "robustness_backdoors.md"),
     ],
 )
 def test_the_page_has_the_table_of_the_standing(name, page):
