@@ -139,14 +139,14 @@ def table(
     out: Annotated[Path, typer.Argument(help="Folder of all runs.")],
     figure: Annotated[Path | None, typer.Option(help="Image of the curves.")] = None,
 ) -> None:
-    """Print their figures beside the best rounds of ours, and draw the curves."""
+    """Print their figures beside the best of the rounds that all seeds of ours have, and draw the curves."""
     lines = [["split", "method", "theirs", "ours", "seeds", "rounds"]]
     drawn: dict[str, dict[str, dict[int, np.ndarray]]] = defaultdict(dict)
     for split, method in itertools.product(PUBLISHED, METHODS):
         if found := curves(out, split, method):
             drawn[split][method] = found
-            best = estimate(np.array([curve.max() / 100 for curve in found.values()]))
             rounds = min(map(len, found.values()))
+            best = estimate(np.array([curve[:rounds].max() / 100 for curve in found.values()]))
             lines.append([split, method, str(PUBLISHED[split][method]), str(best), str(len(found)), str(rounds)])
     typer.echo(markdown(lines))
     if figure is not None:
@@ -165,6 +165,7 @@ def _draw(drawn: dict[str, dict[str, dict[int, np.ndarray]]], file: Path) -> Non
             axes.plot(np.arange(1, length + 1), mean, f"C{index}.-", label=method)
             axes.axhline(PUBLISHED[split][method], color=f"C{index}", linestyle="--", linewidth=0.8)
         axes.set(title=split.replace("_", " "), xlabel="rounds", ylabel="accuracy, %")
+        axes.locator_params("x", integer=True)
         axes.legend()
         axes.grid(alpha=0.3)
     shown.savefig(file, dpi=110)
