@@ -2,7 +2,8 @@
 
 Both libraries run on PyTorch, with as many threads as it takes by default. Each gets the matrix as it takes it: ours
 as an array of JAX, ByzFL's as a tensor, ByzPy's as a list of tensors. A library that is not installed has no column.
-Ours of ARC has the mean of the clipped rows too, theirs return the rows.
+Ours of ARC has the mean of the clipped rows too, theirs return the rows. ByzFL's ARC writes them into the matrix that
+it is given, so that a second call would have nothing to clip: it gets a copy each time, which counts.
 """
 
 import importlib
@@ -43,7 +44,8 @@ def _theirs(library: str, name: str, *arguments: Any, **named: Any) -> Callable[
         rule = getattr(importlib.import_module(f"{library}.{module}"), kind)(*arguments, **named)
         rows = torch.from_numpy(matrix)
         given = list(rows) if library == "byzpy" else rows
-        return lambda: getattr(rule, method)(given)
+        in_place = (library, kind) == ("byzfl", "ARC")
+        return lambda: getattr(rule, method)(rows.clone() if in_place else given)
 
     return ready
 
