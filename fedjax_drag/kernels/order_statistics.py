@@ -93,10 +93,14 @@ def _middle_of_leaves(find: _FindFn, deltas: Deltas, valid: jax.Array, trim: jax
 
 
 def _middle_of_all(find: _FindFn, deltas: Deltas, valid: jax.Array, trim: jax.Array) -> TrimmedRange:
-    """:func:`middle` of all leaves in one array, a copy, so that a long program is compiled only once."""
+    """:func:`middle` of all leaves in one array, a copy, so that a long program is compiled only once.
+
+    Stored, or XLA on CPU computes the network again in every operation on every leaf of what it returns.
+    """
     leaves, structure = jax.tree.flatten(deltas)
     size, common = tree.cohort_size(deltas), jnp.result_type(*leaves)
-    whole = _middle(find, jnp.concatenate([leaf.reshape(size, -1) for leaf in leaves], axis=1), valid, trim)
+    rows = jnp.concatenate([leaf.reshape(size, -1) for leaf in leaves], axis=1)
+    whole = tree.stored(_middle(find, rows, valid, trim))
     cuts = np.cumsum([leaf[0].size for leaf in leaves])[:-1]
 
     def shaped(leaf: jax.Array, mean: jax.Array, *ends: jax.Array) -> list[jax.Array]:

@@ -194,6 +194,16 @@ def test_the_network_sorts():
         assert (np.diff(rows, axis=0) >= 0).all()
 
 
+def test_the_network_is_computed_once_for_each_result():
+    """Not in every operation on what it finds: the mean, the smallest and the largest value that are kept."""
+    built, size = median(), 24
+    params = {"a": jnp.zeros((5, 3)), "b": jnp.zeros(7), "c": jnp.zeros(2)}
+    deltas = jax.tree.map(lambda p: jnp.zeros((size, *p.shape)), params)
+    program = jax.jit(built.apply).lower(params, deltas, built.init(params)).compile().as_text()
+    exchanges = len(order_statistics.exchange_network(size))
+    assert exchanges < program.count(" minimum(") < 4 * exchanges
+
+
 @functools.cache
 def gradient(size):
     """Of a weighted sum of the trimmed means, by the deltas."""
