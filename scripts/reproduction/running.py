@@ -21,8 +21,6 @@ from fedjax_drag.experiment.sweep.grid import load_grid
 from reproduction.targets.target import Scale, Target
 
 TIMES = "client_times.json"
-TURNS = 20
-"""Number of times that each method is timed."""
 _TIMED_ALONE = ("mesh=null", "rounds=1", "eval_every=1", "time_clients=false")
 
 
@@ -47,7 +45,7 @@ def run(
         begun = resume and (folder / sweep_folder.CONFIG).is_file()
         with sweep.plan(_source(target), overrides, out=folder, resume=begun) as planned:
             cells = sweep.execute(planned, quiet).cells
-        if target.timed and not seeds:
+        if target.turns and not seeds:
             measure_times(target, overrides, folder)
     except (ValueError, OSError) as error:
         return next(iter(str(error).splitlines()), type(error).__name__)
@@ -80,7 +78,7 @@ def measure_times(target: Target, overrides: Sequence[str], folder: Path) -> Non
     jobs = plan(load_grid(target.config, overrides).base, _TIMED_ALONE).jobs
     contestants = {job.label: local_steps(job.simulation) for job in jobs}
     warm_up(contestants)
-    results.write_json(folder / TIMES, in_turn(contestants, TURNS))
+    results.write_json(folder / TIMES, in_turn(contestants, target.turns))
 
 
 def read_times(folder: Path) -> Times:

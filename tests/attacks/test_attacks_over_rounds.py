@@ -128,7 +128,8 @@ def test_poisonedfl_moves_a_run_along_its_signs_and_resumes():
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize(("norm", "cosine"), [(1.0, None), (None, 0.6), (0.5, 0.9), (2.0, -1.0), (0.01, 1.0)])
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("norm", "cosine"), [(0.5, 0.9), (None, 0.6), (1.0, None), (2.0, -1.0), (0.01, 1.0)])
 def test_stealth_agrees_with_its_twin_and_keeps_its_bounds(norm, cosine):
     G = deltas()
     benign = G[~MALICIOUS].astype(np.float64)

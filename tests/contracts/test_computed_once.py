@@ -103,7 +103,7 @@ def test_wrappers_around_wrappers(case):
     check(case)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [PRODUCERS["scaled"], PRODUCERS["moved"]], ids=["scaled", "moved"])
 @pytest.mark.parametrize("rule", [meamed, bulyan, median, aggregators.trimmed_mean(0.2)], ids=lambda rule: rule.name)
 def test_coefficients_sum_to_one_in_every_coordinate(rule, make):

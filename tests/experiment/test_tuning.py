@@ -90,6 +90,7 @@ def test_what_is_not_one_valid_run_is_refused(tiny, overrides, message):
         fd.tune(tiny, overrides, **FEW)
 
 
+@pytest.mark.thorough
 def test_what_does_not_fit_into_memory_is_named_and_passed_over(tiny, as_if):
     def seconds(simulation):
         if simulation.batching.clients_axis == "vmap":

@@ -66,7 +66,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("sizes", [[EXAMPLES], [1, 100, 7, 103], [50] * 4 + [11]])
+@pytest.mark.parametrize(
+    "sizes",
+    [[50] * 4 + [11], *(pytest.param(sizes, marks=pytest.mark.thorough) for sizes in ([EXAMPLES], [1, 100, 7, 103]))],
+)
 @pytest.mark.parametrize("case", CASES)
 def test_a_metric_is_scikit_learns_over_any_division_into_batches(case, sizes):
     metric, outputs, targets, wanted = CASES[case]

@@ -42,7 +42,7 @@ def tiny(tmp_path, monkeypatch):
     question = questions.highest("method", "DRAG", {"partition.beta": 0.1})
     claims = []
     for name in ("tiny_here", "tiny_absent"):
-        made = Target(name, "A paper", "Fig. 1", "method", ("partition.beta",), 1, timed=True)
+        made = Target(name, "A paper", "Fig. 1", "method", ("partition.beta",), 1, turns=3)
         monkeypatch.setitem(all_targets.TARGETS, name, made)
         claims.append(Claim("A paper", "Fig. 1", f"DRAG is first in {name}", "90 %", name, question))
     monkeypatch.setattr(verdicts, "CLAIMS", tuple(claims))
@@ -63,7 +63,7 @@ def test_from_configurations_to_figures_and_verdicts_and_again_without_running(t
     assert "FedAvg" in first["ours"]
 
     times = json.loads((tiny / "tiny_here" / running.TIMES).read_text())
-    assert {label: len(turns) for label, turns in times.items()} == {"FedAvg": running.TURNS, "DRAG": running.TURNS}
+    assert {label: len(turns) for label, turns in times.items()} == {"FedAvg": 3, "DRAG": 3}
     assert all(milliseconds > 0 for turns in times.values() for milliseconds in turns)
 
     metrics = {path: path.stat().st_mtime_ns for path in tiny.glob("tiny_here/cells/*/metrics.jsonl")}

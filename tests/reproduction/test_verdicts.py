@@ -157,7 +157,7 @@ def test_a_claim_asks_for_cells_that_its_target_has(name):
         Cell(dict(zip(known, values, strict=True)), "done", "", history)
         for values in itertools.product(*known.values())
     ]
-    outcome = Asked(tuple(cells), {label: [1.0] for label in known.get("method", ())} if TARGETS[name].timed else {})
+    outcome = Asked(tuple(cells), {label: [1.0] for label in known.get("method", ())} if TARGETS[name].turns else {})
     for claim in verdicts.CLAIMS:
         if TARGETS[name] in verdicts.targets_of(claim):
             assert claim.question(outcome).verdict == UNDECIDED, "one seed"

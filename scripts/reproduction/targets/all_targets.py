@@ -47,7 +47,7 @@ TARGETS = {
         Target("brdrag003_fig6_participation", BR_DRAG, "Fig. 6", "cohort_size", ("method",), 8, **_on_mlp(300)),
         Target("brdrag003_fig7_alpha", BR_DRAG, "Fig. 7", "aggregator.alpha", ("method",), 10, **_on_mlp(600)),
         Target("brdrag003_fig8_c", BR_DRAG, "Fig. 8", "aggregator.c", ("method",), 11, **_on_mlp(600)),
-        Target("taco004_table5_adult", TACO, "Table V, adult", "method", (), 8, timed=True),
+        Target("taco004_table5_adult", TACO, "Table V, adult", "method", (), 8, turns=400),
         Target("drag000_fig5_6_cifar10", DRAG, "Figs. 5, 6", "method", ("partition.q",), 8, ("rounds=200",)),
         Target("drag000_fig3_emnist", DRAG, "Fig. 3", "method", ("cohort_size",), 5, ("rounds=300",)),
         Target(
@@ -100,7 +100,7 @@ TARGETS = {
             (),
             60,
             medium=("rounds=25", "compare.TACO.algorithm.max_strikes=5"),
-            timed=True,
+            turns=100,
         ),
         Target("taco004_table7_adult", TACO, "Table VII, adult", "method", (), 30),
         Target(

@@ -49,7 +49,7 @@ class Target:
       quick: changes at the quick scale, besides those of every target.
       y: metric that the figure shows.
       x: ``round``, or an axis of numbers over which the figure shows the final value.
-      timed: whether the clients of its methods are also timed in turn, for claims about their time.
+      turns: how often the clients of its methods are also timed in turn, for claims about their time.
       folder: folder of the configuration in ``configs``.
       setting_of: name of the target by whose claims this one is judged too, as another setting of the same experiment:
         axes and labels must be the same.
@@ -71,7 +71,7 @@ class Target:
     quick: tuple[str, ...] = ()
     y: str = "test_accuracy"
     x: str = "round"
-    timed: bool = False
+    turns: int = 0
     folder: str = "paper"
     setting_of: str = ""
     setting: str = "default"
