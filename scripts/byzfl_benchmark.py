@@ -1,96 +1,25 @@
-"""Sets the runs of configs/arena/byzfl_mnist.yaml beside the figures of ByzFL's documentation, and its own code.
+"""Runs of ByzFL's benchmark by its own classes.
 
-    python scripts/byzfl_benchmark.py table runs/byzfl_f1 runs/byzfl_f4
-    python scripts/byzfl_benchmark.py time --attack optimal_ipm --steps 20       # where byzfl and torch are installed
-    python scripts/byzfl_benchmark.py train --attack ipm --gamma 0.33            # the same
+    python scripts/byzfl_benchmark.py time --attack optimal_ipm --steps 20
+    python scripts/byzfl_benchmark.py train --attack ipm --gamma 0.33
 
-ByzFL's figure is the test accuracy at the best of the evaluations, of the mean over the seeds, under the attack that
-leaves least of it. The table has that, and the accuracy at the end of the runs under the worst attack for comparison.
+``configs/peers/byzfl.yaml`` repeats it here. The packages byzfl and torch have to be installed.
 """
 
 import enum
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
-from jaxtyping import Float
 
 import fedjax_drag as fd
-from fedjax_drag.experiment.sweep import sweep_folder
-from fedjax_drag.experiment.sweep.summary_page import markdown
 from fedjax_drag.types import Batch
-
-PUBLISHED = {
-    ("trimmed mean", 0.0): {1: 0.87, 2: 0.61, 3: 0.26, 4: 0.21},
-    ("trimmed mean", 0.33): {1: 0.98, 2: 0.97, 3: 0.94, 4: 0.91},
-    ("geometric median", 0.0): {1: 0.87, 2: 0.56, 3: 0.26, 4: 0.27},
-}
-"""Worst-case test accuracies that the documentation of ByzFL prints, by rule and gamma, then by malicious clients."""
 
 _LINES_KEPT = "\n\n\b\n    python"  # Click keeps the lines of a paragraph after a backspace
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help=(__doc__ or "").replace("\n\n    python", _LINES_KEPT)
 )
-
-
-class Cell(NamedTuple):
-    """A rule in a setting."""
-
-    rule: str
-    gamma: float
-    num_byzantine: int
-
-
-Curves = dict[int, list[float]]
-"""Test accuracies at the evaluations, by seed."""
-
-
-def read(folders: Iterable[Path]) -> dict[Cell, dict[str, Curves]]:
-    """The curves of the finished runs of sweeps, by cell and attack; of ALIE those on ByzFL's side."""
-    curves: dict[Cell, dict[str, Curves]] = defaultdict(lambda: defaultdict(dict))
-    for folder in folders:
-        for run in sweep_folder.finished(folder):
-            config = run.config
-            rule = "trimmed mean" if "trimmed_mean" in str(config.aggregator) else "geometric median"
-            if not (config.attack and config.num_byzantine) or config.attack.arguments.get("side") == "above":
-                continue
-            cell = Cell(rule, config.partition.arguments["gamma"], config.num_byzantine)
-            curves[cell][config.attack.name][config.seed] = run.history["test_accuracy"].tolist()
-    return curves
-
-
-def worst(by_attack: Mapping[str, Curves]) -> tuple[float, float, str]:
-    """ByzFL's figure of a cell, the lowest mean at the end of the runs, and the attack behind the former."""
-    means: dict[str, Float[np.ndarray, " evaluations"]] = {
-        attack: np.mean(list(curves.values()), axis=0) for attack, curves in by_attack.items()
-    }
-    attack = min(means, key=lambda name: means[name].max())
-    return float(means[attack].max()), float(min(mean[-1] for mean in means.values())), attack
-
-
-@app.command()
-def table(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR...", exists=True, file_okay=False, help="Results folders of the sweeps."),
-    ],
-) -> None:
-    """Print the worst cases of the sweeps beside the published ones."""
-    head = ["rule", "gamma", "f", "seeds", "published", "here", "under", "at the end", "attacks"]
-    lines = []
-    for (rule, gamma, f), by_attack in sorted(read(folders).items()):
-        best, end, attack = worst(by_attack)
-        seeds = "-".join(map(str, sorted({len(curves) for curves in by_attack.values()})))
-        published = PUBLISHED.get((rule, gamma), {}).get(f)
-        there = "" if published is None else f"{published:.2f}"
-        lines.append(
-            [rule, f"{gamma:g}", str(f), seeds, there, f"{best:.2f}", attack, f"{end:.2f}", str(len(by_attack))]
-        )
-    typer.echo(markdown([head, *lines]))
 
 
 class Attack(enum.StrEnum):

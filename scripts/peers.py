@@ -2,10 +2,11 @@
 
     python scripts/peers.py runs/bucketing_* runs/byzfl runs/fedlab
 
-Prints a table of each peer. ``--page`` writes the tables into docs/results/peers.md, and every setting into
-docs/results/peers_settings.csv. Figures are means over the seeds with 95 % intervals (Student's t); two overlap where
-their difference is at most the sum of the half widths; of a figure without an interval half the last printed digit
-counts. Published figures are in docs/results/bucketing_logs.csv, run by run, and in peers_published.csv.
+Prints a table of each peer. ``--page`` adds the runs to those of docs/results/peers_runs.csv, and writes the tables of
+all of them into docs/results/peers.md, and every setting into docs/results/peers_settings.csv. Figures are means over
+the seeds with 95 % intervals (Student's t); two overlap where their difference is at most the sum of the half widths;
+of a figure without an interval half the last printed digit counts. Published figures are in
+docs/results/bucketing_logs.csv, run by run, and in peers_published.csv.
 """
 
 import csv
@@ -29,7 +30,7 @@ from fedjax_drag.experiment.sweep.summary_page import markdown
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 LOGS, PUBLISHED = RESULTS / "bucketing_logs.csv", RESULTS / "peers_published.csv"
-PAGE, SETTINGS = RESULTS / "peers.md", RESULTS / "peers_settings.csv"
+PAGE, SETTINGS, RUNS = RESULTS / "peers.md", RESULTS / "peers_settings.csv", RESULTS / "peers_runs.csv"
 LAST = 5
 """Evaluations whose mean is a figure of bucketing."""
 
@@ -145,8 +146,8 @@ def _nvflare(run: StoredRun) -> str:
     return f"{method} beta={run.config.partition.arguments['beta']:g}"
 
 
-def _rounds(run: StoredRun) -> float:
-    return float(run.history["round"][np.argmax(np.asarray(run.history["test_accuracy"]) >= run.config.stop_when)])
+def _rounds(run: StoredRun) -> list[float]:
+    return [run.history["round"][np.argmax(np.asarray(run.history["test_accuracy"]) >= run.config.stop_when)]]
 
 
 class Reader(NamedTuple):
@@ -155,26 +156,27 @@ class Reader(NamedTuple):
     Attributes:
       table: of :func:`theirs`.
       setting: of a run.
-      figure: of a run.
+      figures: of a run: one, or of ByzFL those that :func:`worst` makes one of.
     """
 
     table: str
     setting: Callable[[StoredRun], str]
-    figure: Callable[[StoredRun], float]
+    figures: Callable[[StoredRun], list[float]]
 
 
-def _best(run: StoredRun) -> float:
-    return float(_accuracies(run).max())
+def _best(run: StoredRun) -> list[float]:
+    return [_accuracies(run).max()]
 
 
-def _end(run: StoredRun) -> float:
-    return float(_accuracies(run)[-1])
+def _end(run: StoredRun) -> list[float]:
+    return [_accuracies(run)[-1]]
 
 
 READERS: dict[str, list[Reader]] = {
     "bucketing": [
-        Reader("bucketing", lambda run: str(setting_of(run.config)), lambda run: float(_accuracies(run)[-LAST:].mean()))
+        Reader("bucketing", lambda run: str(setting_of(run.config)), lambda run: [_accuracies(run)[-LAST:].mean()])
     ],
+    "byzfl": [Reader("byzfl", _byzfl, lambda run: list(_accuracies(run)))],
     "flower_niid": [Reader("flower", _niid, _best)],
     "niid_cifar10": [Reader("flower", _niid, _best), Reader("niid_bench", _niid, _end)],
     "fedlab": [
@@ -183,32 +185,82 @@ READERS: dict[str, list[Reader]] = {
     "fednova": [Reader("fednova", _fednova, _end)],
     "nvflare": [Reader("nvflare", _nvflare, _best)],
 }
-"""By the name of a configuration, or how it begins; ByzFL's figure is not of one run, see :func:`worst`."""
+"""By the name of a configuration, or how it begins."""
 
 
-def worst(by_attack: dict[str, dict[int, np.ndarray]]) -> BySeed:
-    """ByzFL's figure: the best evaluation of the mean over the seeds, under the attack that leaves least of it."""
-    means = {attack: np.mean(list(curves.values()), axis=0) for attack, curves in by_attack.items()}
-    attack = min(means, key=lambda name: means[name].max())
-    return {seed: float(curve[means[attack].argmax()]) for seed, curve in by_attack[attack].items()}
+class Measured(NamedTuple):
+    """Of which run a figure is.
+
+    Attributes:
+      table: of :func:`theirs`.
+      setting: in the words of the table.
+      attack: its name; empty without one.
+      seed: of the run.
+    """
+
+    table: str
+    setting: str
+    attack: str
+    seed: int
 
 
-def measured(folders: Iterable[Path]) -> dict[str, dict[str, BySeed]]:
-    """Our figures, by table and setting, of the runs in the folders of sweeps that are at their end."""
-    found: dict[str, dict[str, BySeed]] = defaultdict(lambda: defaultdict(dict))
-    curves: dict[str, dict[str, dict[int, np.ndarray]]] = defaultdict(lambda: defaultdict(dict))
+Runs = dict[Measured, list[float]]
+"""What :class:`Reader` took from each run."""
+
+
+def measured(folders: Iterable[Path]) -> Runs:
+    """The runs in the folders of sweeps that are at their end."""
+    found: Runs = {}
     for folder in folders:
         sweep = yaml.safe_load((folder / sweep_folder.CONFIG).read_text(encoding="utf-8"))["name"]
+        readers = [reader for name, each in READERS.items() if sweep.startswith(name) for reader in each]
         for run in sweep_folder.finished(folder):
-            if sweep.startswith("byzfl") and run.config.attack and run.config.attack.arguments.get("side") != "above":
-                curves[_byzfl(run)][run.config.attack.name][run.config.seed] = _accuracies(run)
-            for name, readers in READERS.items():
-                for reader in readers if sweep.startswith(name) else ():
-                    found[reader.table][reader.setting(run)][run.config.seed] = reader.figure(run)
+            attack = run.config.attack.name if run.config.attack else ""
+            for reader in readers:
+                about = Measured(reader.table, reader.setting(run), attack, run.config.seed)
+                found[about] = [round(float(value), 3) for value in reader.figures(run)]
+    return found
+
+
+def kept() -> Runs:
+    """The runs that ``--page`` wrote down."""
+    with RUNS.open(encoding="utf-8") as lines:
+        return {
+            Measured(row["table"], row["setting"], row["attack"], int(row["seed"])): [
+                float(value) for value in row["figures"].split()
+            ]
+            for row in csv.DictReader(lines)
+        }
+
+
+def keep(runs: Runs) -> None:
+    """Writes the runs down, in order."""
+    with RUNS.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*Measured._fields, "figures"])
+        writer.writerows([*about, " ".join(f"{value:g}" for value in runs[about])] for about in sorted(runs))
+
+
+def by_setting(runs: Runs) -> dict[str, dict[str, BySeed]]:
+    """Our figures, by table and setting; of ByzFL where a setting has runs under all three attacks."""
+    found: dict[str, dict[str, BySeed]] = defaultdict(lambda: defaultdict(dict))
+    curves: dict[str, dict[str, dict[int, list[float]]]] = defaultdict(lambda: defaultdict(dict))
+    for (table, setting, attack, seed), figures in runs.items():
+        if table == "byzfl":
+            curves[setting][attack][seed] = figures
+        else:
+            (found[table][setting][seed],) = figures
     for setting, by_attack in curves.items():
         if len(by_attack) == 3:
             found["byzfl"][setting] = worst(by_attack)
     return found
+
+
+def worst(by_attack: dict[str, dict[int, list[float]]]) -> BySeed:
+    """ByzFL's figure: the best evaluation of the mean over the seeds, under the attack that leaves least of it."""
+    means = {attack: np.mean(list(curves.values()), axis=0) for attack, curves in by_attack.items()}
+    attack = min(means, key=lambda name: means[name].max())
+    return {seed: curve[means[attack].argmax()] for seed, curve in by_attack[attack].items()}
 
 
 def _overlap(there: Estimate, here: Estimate, table: str) -> str:
@@ -254,11 +306,16 @@ def main(
         typer.Argument(metavar="DIR...", exists=True, file_okay=False, help="Results folders of the sweeps."),
     ],
     page: Annotated[
-        bool, typer.Option("--page", help="Write the tables into the page and the settings' file.")
+        bool,
+        typer.Option("--page", help="Keep the runs; write all that are kept into the page and the settings' file."),
     ] = False,
 ) -> None:
     """Set the sweeps beside the published figures."""
-    ours = measured(folders)
+    runs = measured(folders)
+    if page:
+        runs = kept() | runs
+        keep(runs)
+    ours = by_setting(runs)
     tables = {name: rows(published, ours[name], name) for name, published in theirs().items()}
     if not page:
         for name, table in tables.items():

@@ -22,9 +22,6 @@ def test_the_configurations_run_every_setting_that_is_printed(path):
     """Beside mimicry with momentum, whose target depends on the seed, and what headers say is another command."""
     runs = [StoredRun(path, point.config, {}) for point in load_grid(path).points]
     published = peers.theirs()
-    if path.stem == "byzfl":
-        assert {peers._byzfl(run) for run in runs} == set(published["byzfl"])
-        return
     for reader in peers.READERS["bucketing" if path.stem.startswith("bucketing") else path.stem]:
         found = {reader.setting(run) for run in runs}
         if reader.table == "niid_bench":
@@ -65,7 +62,7 @@ def test_a_row_sets_both_means_beside_each_other(tmp_path):
     write(tmp_path, config, [0.1, 0.0, 0.01, 0.01, 0.01, 0.01], 0)
     write(tmp_path, config, [0.1, 0.0, 0.02, 0.02, 0.02, 0.02], 1)
     write(tmp_path, config, [0.1, 0.0], 2)  # is not finished
-    ours = peers.measured([tmp_path])["bucketing"]
+    ours = peers.by_setting(peers.measured([tmp_path]))["bucketing"]
     name = "Krum s=0 LF momentum=0"
     assert ours == {name: pytest.approx({0: 0.8, 1: 1.6})}
     table = peers.rows(peers.theirs()["bucketing"], ours, "bucketing")
@@ -82,12 +79,30 @@ def test_the_worst_case_of_byzfl_is_the_best_evaluation_under_the_worst_attack(t
     for config, curves in zip(configs, ([[0.7, 0.3], [0.3, 0.7]], [[0.6, 0.6]] * 2, [[0.9, 0.9]] * 2), strict=True):
         for seed, curve in enumerate(curves):
             write(tmp_path, config, [0.1, *curve], seed, every=50)
-    assert peers.measured([tmp_path])["byzfl"] == {"trimmed mean gamma=0 f=1": pytest.approx({0: 70.0, 1: 30.0})}
+    assert peers.by_setting(peers.measured([tmp_path]))["byzfl"] == {
+        "trimmed mean gamma=0 f=1": pytest.approx({0: 70.0, 1: 30.0})
+    }
 
 
 def test_rounds_are_counted_until_the_accuracy_is_reached(tmp_path):
     config = points_of("fedlab", tmp_path)[0]
     write(tmp_path, config, [0.9, 0.96, 0.97], every=1)
-    assert peers.measured([tmp_path])["fedlab"] == {"IID": {0: 3.0}}
+    assert peers.by_setting(peers.measured([tmp_path]))["fedlab"] == {"IID": {0: 3.0}}
     row = peers.rows(peers.theirs()["fedlab"], {"IID": {0: 3.0}}, "fedlab")[1]
     assert row == ["IID", "43.0", "3.0", "1", "-40.0", ""]
+
+
+def test_runs_that_are_kept_read_back_and_newer_ones_take_their_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(peers, "RUNS", tmp_path / "runs.csv")
+    older = peers.Measured("byzfl", "trimmed mean gamma=0 f=1", "ipm", 0)
+    other = peers.Measured("fedlab", "IID", "", 1)
+    peers.keep({other: [43.0], older: [9.87, 30.125]})
+    assert peers.kept() == {other: [43.0], older: [9.87, 30.125]}
+    write(tmp_path, points_of("byzfl", tmp_path, "rounds=100")[0], [0.1, 0.5], every=50)
+    peers.keep(peers.kept() | peers.measured([tmp_path]))
+    assert peers.kept() == {other: [43.0], older: [10.0, 50.0]}
+
+
+def test_the_runs_of_the_page_are_of_settings_that_are_printed():
+    published = peers.theirs()
+    assert all(about.setting in published[about.table] for about in peers.kept())
