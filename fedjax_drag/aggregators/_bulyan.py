@@ -37,7 +37,7 @@ class bulyan(ByzantineAggregator):
       f / S with S >= 4 f + 3
 
     Cost:
-      a Gram product (S^2 d operations), twice the cost of :func:`median` and 5 passes; memory 2 S x d
+      a Gram product (S^2 d operations), twice the cost of :func:`median` and 12 passes; memory 2 S x d
 
     References:
       El Mhamdi et al., The hidden vulnerability of distributed learning in Byzantium, 2018, Section 4. Readings:

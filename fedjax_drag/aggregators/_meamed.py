@@ -54,7 +54,7 @@ class meamed(ByzantineAggregator):
       f / S with S > 2 f
 
     Cost:
-      twice the cost of :func:`median` and 5 passes; memory 2 S x d
+      twice the cost of :func:`median` and 9 passes; memory 2 S x d
 
     References:
       Xie, Koyejo and Gupta, Generalized Byzantine-tolerant SGD, 2018, "mean around median". Interpretations: the median

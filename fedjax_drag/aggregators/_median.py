@@ -23,7 +23,7 @@ class median(PlainAggregator):
       1/2
 
     Cost:
-      7 passes over the deltas up to 32 clients; beyond, a copy and 32 rounds of counting in cache besides
+      9 passes over the deltas up to 32 clients; beyond, a copy and 32 rounds of counting in cache besides
 
     References:
       Yin et al., Byzantine-robust distributed learning: towards optimal statistical rates, 2018,

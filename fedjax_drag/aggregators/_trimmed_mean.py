@@ -38,7 +38,7 @@ class trimmed_mean(PlainAggregator):
       trim_fraction
 
     Cost:
-      7 passes over the deltas up to 32 clients; beyond, a copy and 64 rounds of counting in cache besides
+      9 passes over the deltas up to 32 clients; beyond, a copy and 64 rounds of counting in cache besides
 
     References:
       Yin et al., Byzantine-robust distributed learning: towards optimal statistical rates, 2018, Algorithm 1,
