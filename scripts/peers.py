@@ -2,8 +2,9 @@
 
     python scripts/peers.py runs/bucketing_* runs/byzfl runs/fedlab
 
-Prints a table of each peer. ``--page`` adds the runs to those of docs/results/peers_runs.csv, and writes the tables of
-all of them into docs/results/peers.md, and every setting into docs/results/peers_settings.csv. Figures are means over
+Prints a table of each peer. ``--page`` adds the runs to those of docs/results/peers_runs.csv, in place of earlier ones
+of the same setting, attack and seed, and writes the tables of all of them into docs/results/peers.md, and every setting
+into docs/results/peers_settings.csv; so only for runs of the configurations as they stand. Figures are means over
 the seeds with 95 % intervals (Student's t); two overlap where their difference is at most the sum of the half widths;
 of a figure without an interval half the last printed digit counts. Published figures are in
 docs/results/bucketing_logs.csv, run by run, and in peers_published.csv.
@@ -156,7 +157,7 @@ class Reader(NamedTuple):
     Attributes:
       table: of :func:`theirs`.
       setting: of a run.
-      figures: of a run: one, or of ByzFL those that :func:`worst` makes one of.
+      figures: of a run: the one of the table; for ByzFL's the accuracy at each evaluation, see :func:`worst`.
     """
 
     table: str
@@ -189,7 +190,7 @@ READERS: dict[str, list[Reader]] = {
 
 
 class Measured(NamedTuple):
-    """Of which run a figure is.
+    """What tells one run from another.
 
     Attributes:
       table: of :func:`theirs`.
@@ -205,7 +206,7 @@ class Measured(NamedTuple):
 
 
 Runs = dict[Measured, list[float]]
-"""What :class:`Reader` took from each run."""
+"""The figures of each run, as a :class:`Reader` takes them."""
 
 
 def measured(folders: Iterable[Path]) -> Runs:
