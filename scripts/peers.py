@@ -180,9 +180,8 @@ READERS: dict[str, list[Reader]] = {
     "byzfl": [Reader("byzfl", _byzfl, lambda run: list(_accuracies(run)))],
     "flower_niid": [Reader("flower", _niid, _best)],
     "niid_cifar10": [Reader("flower", _niid, _best), Reader("niid_bench", _niid, _end)],
-    "fedlab": [
-        Reader(table, lambda run: _SPLITS[run.config.partition.name], _rounds) for table in ("fedlab", "mcmahan")
-    ],
+    "fedlab": [Reader("fedlab", lambda run: _SPLITS[run.config.partition.name], _rounds)],
+    "mcmahan": [Reader("mcmahan", lambda run: _SPLITS[run.config.partition.name], _rounds)],
     "fednova": [Reader("fednova", _fednova, _end)],
     "nvflare": [Reader("nvflare", _nvflare, _best)],
 }

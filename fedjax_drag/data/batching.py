@@ -43,15 +43,16 @@ def whole_batches(
 
 
 def draw_epochs(
-    key: Key[Array, ""], num_examples: Int[Array, ""] | int, epochs: float, batch_size: int, most: int
+    key: Key[Array, ""] | None, num_examples: Int[Array, ""] | int, epochs: float, batch_size: int, most: int
 ) -> tuple[Int[Array, "steps batch_size"], Bool[Array, "steps batch_size"]]:
     """Mini-batches of passes over a client's examples, each pass in a random order and cut into batches.
 
     The last batch of a pass may be smaller than the others. A fraction of a pass goes over ``fraction * n`` examples
-    (to the nearest integer, at least one in all), a random sample without replacement.
+    (to the nearest integer, at least one in all), a random sample without replacement. Without a key every pass is in
+    the order of the list, and a fraction goes over the first examples.
 
     Args:
-      key: of the orders.
+      key: of the orders; None for that of the list.
       num_examples: n, of the client, in ``[1, most]``.
       epochs: number of passes, > 0, not necessarily whole.
       batch_size: B.
@@ -66,18 +67,21 @@ def draw_epochs(
     per_epoch = -(-num_examples // batch_size)
     num_steps = whole * -(-most // batch_size) + -(-min(most, int(fraction * most) + 1) // batch_size) * bool(fraction)
 
-    def order(epoch: jax.Array) -> jax.Array:
-        rank = jax.random.bits(jax.random.fold_in(key, epoch), (most,))
-        own = jnp.arange(most) < num_examples
-        return jnp.lexsort((rank, ~own))  # the client's own come first
-
-    orders = jax.vmap(order)(jnp.arange(whole + bool(fraction)))
     step = jnp.arange(num_steps)
     epoch = jnp.minimum(step // per_epoch, whole)
     begin = (step - epoch * per_epoch)[:, None] * batch_size
     place = begin + jnp.arange(batch_size)
     real = place < jnp.where(epoch < whole, num_examples, part)[:, None]
     place = jnp.minimum(jnp.where(real, place, begin), num_examples - 1)
+    if key is None:
+        return place, real
+
+    def order(epoch: jax.Array) -> jax.Array:
+        rank = jax.random.bits(jax.random.fold_in(key, epoch), (most,))
+        own = jnp.arange(most) < num_examples
+        return jnp.lexsort((rank, ~own))  # the client's own come first
+
+    orders = jax.vmap(order)(jnp.arange(whole + bool(fraction)))
     return orders[jnp.minimum(epoch, len(orders) - 1)[:, None], place], real
 
 

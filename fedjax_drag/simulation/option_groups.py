@@ -83,6 +83,9 @@ class LocalWork:
         does not divide n. Clients that are done wait for those that run at the same time; under ``"map"`` one
         client runs at a time and nobody waits. The server goes over its root data as often. A pair of integers
         ``(low, high)`` is drawn from as that of ``local_steps`` is.
+      epoch_order: the order of a client's examples in an epoch: ``"random"`` (default), anew in each; or ``"fixed"``,
+        that of the partition in all of them, as a loader that does not shuffle goes over its data. It needs
+        ``local_epochs``.
       local_optimizer_state: what a local pass begins with where there is a ``local_optimizer``: ``"reset"`` (default),
         its state afresh; or ``"keep"``: each client goes on with the state at the end of its last pass, such as its
         momentum, which is kept as ``client_state`` says. The server's root pass begins afresh in any case.
@@ -97,6 +100,7 @@ class LocalWork:
     batch_size: int | str = option(check_batch_size)
     local_steps: int | tuple[int, int] | None = option(optional(or_pair(count)), default=None)
     local_epochs: float | tuple[int, int] | None = option(optional(or_pair(positive_number)), default=None)
+    epoch_order: str = option(one_of("random", "fixed"), default="random")
     local_optimizer_state: str = option(one_of("reset", "keep"), default="reset")
     model_state: str = option(one_of(*MODEL_STATES), default="auto")
 
@@ -111,8 +115,8 @@ class Participation:
         of a ``.npy`` or ``.csv`` file of such numbers, with a row for each round. It is drawn anew for each client and
         round. If fewer clients are available than a cohort has places, others fill it up with ``valid`` False.
         Default None: everybody always is.
-      dropout_rate: probability, in [0, 1), with which a client that was drawn never answers, drawn anew for each client
-        and round: it receives the parameters and works, and its message does not arrive. Default 0.
+      dropout_rate: probability, in [0, 1), with which a client that was drawn never answers: it receives the parameters
+        and works, and its message does not arrive. It is drawn anew for each client and round. Default 0.
       steps_drawn: how often a client's number of local steps, or epochs, is drawn from its pair: in every ``"round"``
         (default), or ``"once"`` for the whole run.
       deadline: local steps after which the server waits no longer, >= 1; default None. Its own pass on root data ends
@@ -148,8 +152,9 @@ class Adversary:
         not malicious throughout; ``"all"``, uniformly at random, by ``seed``, from the examples of all clients, the
         malicious ones' as they are without an attack; ``"biased"``, as these, but with exactly the share ``root_bias``
         of class 0, so that the root data are not distributed as the clients' are.
-      nonfinite: what becomes of messages that are not finite, or too long for sums in float32 (a norm above 2.0e31, see
-        docs/numerics.md): ``"reject"`` (default) their clients; or ``"propagate"``: one makes the parameters NaN.
+      nonfinite: what becomes of messages that are not finite, or too long for sums in float32: ``"reject"`` (default)
+        their clients; or ``"propagate"``: one makes the parameters NaN. Too long is a norm above 2.0e31, see
+        docs/numerics.md.
       forged_messages: with ``compression``, what attackers forge: ``"decompressed"`` (default), any message at all in
         the place of what the server decompresses; or ``"compressed"``, a message that goes through the compressor, as
         that of a client without a memory does, and is then what a compressor can send.
@@ -294,10 +299,12 @@ GROUPS = (LocalWork, Participation, Adversary, Execution, Measurement)
 """The groups of options that a run is prepared from."""
 
 
-def check_pass(local_steps: Any, local_epochs: Any) -> None:
-    """Refuses a local pass whose length is given in two ways, or in none."""
+def check_pass(local_steps: Any, local_epochs: Any, epoch_order: str) -> None:
+    """Refuses a local pass whose length is given in two ways, or in none, and an order of steps that are drawn."""
     if (local_steps is None) == (local_epochs is None):
         raise ValueError(f"local_steps={local_steps!r}, local_epochs={local_epochs!r}: must be exactly one of the two")
+    if local_epochs is None and epoch_order != "random":
+        raise ValueError(f"epoch_order={epoch_order!r}: needs local_epochs; the batches of local_steps are drawn")
 
 
 def check_deadline(local_steps: Any, deadline: int | None, late: str) -> None:

@@ -51,6 +51,7 @@ class Run(Part):
       local_steps: U, the most where clients differ; None where ``local_epochs`` gives the length of a pass.
       local_epochs: passes over the client's own data, the most where clients differ; None where ``local_steps`` is
         given.
+      epochs_shuffled: whether each epoch is in an order of its own, or all in that of the client's list.
       fewest: local steps, or epochs, from which on each client's number is drawn; None where all have the same.
       drawn_once: whether a client keeps its number for the whole run.
       deadline: steps after which a pass ends; None for no deadline.
@@ -90,6 +91,7 @@ class Run(Part):
     batch_size: int | str
     local_steps: int | None
     local_epochs: float | None
+    epochs_shuffled: bool = True
     fewest: int | None = None
     drawn_once: bool = False
     deadline: int | None = None

@@ -290,7 +290,7 @@ class Settings(Arguments):
         if not self.data.has_labels:
             self._check_targets()
         _ = self.criterion
-        check_pass(self.local_steps, self.local_epochs)
+        check_pass(self.local_steps, self.local_epochs, self.epoch_order)
         check_deadline(self.local_steps, self.deadline, self.late)
         _ = self.availability_trace
         if self.local_optimizer_state == "keep" and self.local_optimizer is None:

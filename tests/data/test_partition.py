@@ -290,6 +290,16 @@ def test_two_shards_each_as_in_the_first_paper():
     assert set((counts > 0).sum(axis=1)) == {1, 2}
 
 
+def test_shards_that_are_not_shuffled_lie_one_after_the_other():
+    fed = labelled(np.arange(120) % 4)
+    split, shuffled = partition.shards(fed, 5, 3, shuffled=False), partition.shards(fed, 5, 3)
+    np.testing.assert_array_equal(np.sort(split.rows), np.sort(shuffled.rows))
+    labels = fed.train.y[split.rows].reshape(5, 3, 8)
+    assert (labels == np.sort(labels)).all()  # each shard by label
+    assert (np.diff(labels[:, :, 0]) < 0).any()  # they themselves in any order
+    assert split.partition == "shards(per_client=3, seed=0, shuffled=False)"
+
+
 @given(num_examples=st.integers(1, 300), gamma=st.floats(0.0, 1.0), data=st.data())
 @settings(max_examples=40, deadline=None)
 def test_gamma_similarity_is_even_up_to_a_client_for_each_example(num_examples, gamma, data):

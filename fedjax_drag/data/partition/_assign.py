@@ -75,15 +75,21 @@ def by_class(
 
 
 def with_clients(
-    fed: FederatedDataset, owner: np.ndarray, num_clients: int, description: str, rng: np.random.Generator
+    fed: FederatedDataset,
+    owner: np.ndarray,
+    num_clients: int,
+    description: str,
+    order: np.random.Generator | np.ndarray,
 ) -> FederatedDataset:
-    """Makes the rows of shuffled indices from ``owner`` ``[N]``, the client of each training example, -1 for none.
+    """Makes the rows of indices from ``owner`` ``[N]``, the client of each training example, -1 for none.
 
-    The clients have no test examples of their own.
+    They are in the ``order`` of an array ``[N]``, or in one that a generator draws. The clients have no test examples
+    of their own.
     """
-    order = rng.permutation(len(owner))
+    if isinstance(order, np.random.Generator):
+        order = order.permutation(len(owner))
     order = order[owner[order] >= 0]
-    order = order[np.argsort(owner[order], kind="stable")]  # by client, and random within
+    order = order[np.argsort(owner[order], kind="stable")]  # by client, and as it was within
     counts = np.bincount(owner[order], minlength=num_clients).astype(np.int32)
     rows = np.zeros((num_clients, counts.max()), np.int32)
     rows[np.arange(counts.max()) < counts[:, None]] = order

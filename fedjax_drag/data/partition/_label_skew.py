@@ -207,7 +207,9 @@ def label_affinity(fed: FederatedDataset, num_clients: int, q: float, seed: int 
     return by_class(fed, num_clients, description, draw, seed=seed, max_tries=1000, advice=advice)
 
 
-def shards(fed: FederatedDataset, num_clients: int, per_client: int = 2, seed: int = 0) -> FederatedDataset:
+def shards(
+    fed: FederatedDataset, num_clients: int, per_client: int = 2, seed: int = 0, shuffled: bool = True
+) -> FederatedDataset:
     """Sorts the examples by label, cuts them into shards and gives each client a few (McMahan et al., 2017).
 
     There are ``num_clients * per_client`` shards, of sizes that differ by at most one; examples of one label are in
@@ -219,6 +221,8 @@ def shards(fed: FederatedDataset, num_clients: int, per_client: int = 2, seed: i
       num_clients: M.
       per_client: shards of each client, >= 1; there must be an example for every shard.
       seed: >= 0.
+      shuffled: whether a client's list is in random order; else it has one shard after the other, each by label, which
+        matters where every epoch is in that order (``epoch_order="fixed"``).
 
     Returns:
       The data set with clients, whose sizes differ by at most ``per_client``.
@@ -229,11 +233,14 @@ def shards(fed: FederatedDataset, num_clients: int, per_client: int = 2, seed: i
     check(fed, num_clients, seed)
     available = fed.train.num_examples
     checks.count("per_client", per_client, 1, available // num_clients)
+    checks.one_of("shuffled", shuffled, (False, True))
     rng = np.random.default_rng(seed)
     order = rng.permutation(available)
     order = order[np.argsort(labels_of(fed)[order], kind="stable")]  # by label, and random within
     num_shards = num_clients * per_client
-    client_of_shard = rng.permutation(num_shards) // per_client
+    place = rng.permutation(num_shards)[np.arange(available) * num_shards // available]  # of each example's shard
     owner = np.empty(available, np.int64)
-    owner[order] = client_of_shard[np.arange(available) * num_shards // available]
-    return with_clients(fed, owner, num_clients, f"shards(per_client={per_client}, seed={seed})", rng)
+    owner[order] = place // per_client
+    arguments = f"per_client={per_client}, seed={seed}" + ("" if shuffled else ", shuffled=False")
+    rows = rng if shuffled else order[np.argsort(place, kind="stable")]
+    return with_clients(fed, owner, num_clients, f"shards({arguments})", rows)

@@ -312,7 +312,7 @@ def check(mapping: Mapping[str, Any], like: Config | None = None, changed: Colle
     if checks.is_concrete(others.get("local_epochs")):
         others["local_epochs"] = float(others["local_epochs"])
     config = Config(**{**kept, **others})
-    check_pass(config.local_steps, config.local_epochs)
+    check_pass(config.local_steps, config.local_epochs, config.epoch_order)
     check_options(config)
     check_deadline(config.local_steps, config.deadline, config.late)
     return config

@@ -228,6 +228,7 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
         batch_size=settings.batch_size,
         local_steps=steps,
         local_epochs=epochs,
+        epochs_shuffled=settings.epoch_order == "random",
         fewest=fewest_epochs if steps is None else fewest_steps,
         drawn_once=settings.steps_drawn == "once",
         deadline=settings.deadline,

@@ -384,7 +384,8 @@ def draw_batches(
     """
     if run.local_steps is None:
         assert run.local_epochs is not None
-        return draw_epochs(key, num_examples, run.local_epochs, run.batch_length(longest), longest)
+        orders = key if run.epochs_shuffled else None
+        return draw_epochs(orders, num_examples, run.local_epochs, run.batch_length(longest), longest)
     if run.batch_size == FULL:
         return whole_batches(num_examples, run.local_steps, longest)
     return draw_positions(key, num_examples, run.local_steps, run.batch_length(longest)), None

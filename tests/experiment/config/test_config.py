@@ -159,6 +159,7 @@ def test_overrides_of_a_config_leave_it_alone(tiny):
         ({"local_steps": None}, "local_steps=None, local_epochs=None: must be exactly one of the two"),
         ({"local_steps": 2, "local_epochs": 1}, "local_steps=2, local_epochs=1.0: must be exactly one of the two"),
         ({"local_epochs": 0}, "local_epochs=0.0: must be in (0, inf)"),
+        ({"epoch_order": "fixed"}, "epoch_order='fixed': needs local_epochs; the batches of local_steps are drawn"),
         ({"local_epochs": "all"}, "local_epochs='all': must be a number > 0, or a pair [low, high]"),
         ({"local_steps": [5, 2]}, "local_steps=[5, 2]: must be a pair [low, high] of integers, 1 <= low <= high"),
         ({"availability": "always"}, "availability='always': must be a number in [0, 1], a list of them or of lists"),

@@ -56,8 +56,10 @@ def test_batch_norm_of_linen_and_nnx_give_the_same_bits(settings):
     same(nnx.to_pure_dict(nnx.state(module)), before)  # the user's module is as it was
 
 
-def batches(data, key, round_index, local_epochs):
+def batches(data, key, round_index, local_epochs, epoch_order):
     """The mini-batches of the only client in a round, as rows of the training examples."""
+    if epoch_order == "fixed":
+        return [data.rows[0][start : start + 8] for start in range(0, data.counts[0], 8)]
     own = sampling.client_key(key, "batches", round_index, 0)
     if local_epochs is None:
         return list(data.rows[0][np.asarray(draw_positions(own, data.counts[0], 3, 8))])
@@ -66,12 +68,14 @@ def batches(data, key, round_index, local_epochs):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("local_epochs", [None, 1.0], ids=["steps", "epochs"])
-def test_one_client_with_all_data_is_a_plain_loop(digits, settings, local_epochs):
+@pytest.mark.parametrize(
+    ("local_epochs", "order"), [(None, "random"), (1.0, "random"), (1.0, "fixed")], ids=["steps", "epochs", "fixed"]
+)
+def test_one_client_with_all_data_is_a_plain_loop(digits, settings, local_epochs, order):
     """With dropout and BatchNorm, by optax and the same keys; the last batch of an epoch has 4 examples."""
     x, y = np.asarray(digits.train.x[:36], np.float32) / 16, np.asarray(digits.train.y[:36])
     data = fd.data.partition.iid(fd.data.from_arrays(x, y, x, y), num_clients=1)
-    length = {"local_steps": None, "local_epochs": 1.0} if local_epochs else {"local_steps": 3}
+    length = {"local_steps": None, "local_epochs": 1.0, "epoch_order": order} if local_epochs else {"local_steps": 3}
     net, key, optimizer = Net(), jax.random.key(0), optax.sgd(0.1)
     options = {"data": data, "cohort_size": 1, "batch_size": 8, "num_rounds": 2, "eval_every": 1, "seed": 0}
     ours = fd.simulate(fd.aggregators.fedavg(), **settings(model=net, **options, **length))
@@ -90,7 +94,7 @@ def test_one_client_with_all_data_is_a_plain_loop(digits, settings, local_epochs
 
     for round_index in range(2):
         dropout = sampling.client_key(key, "model.dropout", round_index, 0)
-        for step, index in enumerate(batches(data, key, round_index, local_epochs)):
+        for step, index in enumerate(batches(data, key, round_index, local_epochs, order)):
             rng = jax.random.fold_in(dropout, step)
             slope, statistics = gradient(params, statistics, inputs[index], data.train.y[index], rng)
             params = optax.apply_updates(params, optimizer.update(slope, optimizer.init(params))[0])

@@ -38,6 +38,15 @@ def test_epochs_are_samples_without_replacement_cut_into_batches(n, epochs):
         assert not mask.any() or set(places[~mask]) <= {places[0]}
 
 
+@pytest.mark.parametrize("epochs", [0.3, 1, 2.5])
+def test_without_a_key_every_epoch_is_in_the_order_of_the_list(epochs):
+    of_key = draw_epochs(jax.random.key(0), 7, epochs, 4, most=11)
+    positions, real = map(np.asarray, draw_epochs(None, 7, epochs, 4, most=11))
+    np.testing.assert_array_equal(real, of_key[1])
+    assert positions[real].tolist() == [*range(7)] * int(epochs) + [*range({0.3: 2, 1: 0, 2.5: 4}[epochs])]
+    assert all(set(places[~mask]) <= {places[0]} for places, mask in zip(positions, real, strict=True) if mask.any())
+
+
 @pytest.mark.thorough
 def test_the_largest_client_has_room_for_a_part_that_is_rounded_up():
     """Seven and a half examples are eight."""
@@ -266,6 +275,7 @@ def test_a_first_step_apart_takes_the_same_steps(num_steps, monkeypatch):
         ({"local_steps": None}, ["local_steps=None, local_epochs=None", "exactly one"]),
         ({"local_epochs": 1}, ["local_steps=3, local_epochs=1", "exactly one"]),
         ({"local_steps": None, "local_epochs": 0}, ["local_epochs=0", "(0, inf)"]),
+        ({"epoch_order": "fixed"}, ["epoch_order='fixed'", "needs local_epochs"]),
         ({"local_steps": None, "local_epochs": "two"}, ["local_epochs='two'", "a number > 0"]),
         ({"step_size": optax.linear_schedule(0.1, 0.0, 5)}, ["step_size(5)=0.0", "(0, inf)"]),
         ({"step_size": lambda _: jnp.ones(2)}, ["step_size(0)", "[2]", "a single number"]),
