@@ -266,18 +266,18 @@ UNDEFINED = ("detection_tpr", "detection_fpr")
 
 
 def sum_of_benign(
-    honest: Deltas, malicious: Bool[Array, " clients"], valid: Bool[Array, " clients"] | None = None
+    deltas: Deltas, malicious: Bool[Array, " clients"], valid: Bool[Array, " clients"] | None = None
 ) -> Params:
     """Sum of the benign clients' deltas, like the parameters.
 
     Args:
-      honest: the deltas ``[S, *p]`` as the clients computed them, before any was forged; those that are not
-        usable, see :func:`fedjax_drag.tree.usable_rows`, do not count.
+      deltas: of all clients ``[S, *p]``, forged or not; those that are not usable, see
+        :func:`fedjax_drag.tree.usable_rows`, do not count.
       malicious: ``[S]`` bool.
       valid: which clients take part, ``[S]``; default everybody.
     """
-    counted = ~malicious & tree.usable_rows(honest) & (True if valid is None else valid)
-    return tree.weighted_sum(counted.astype(jnp.float32), honest)
+    counted = ~malicious & tree.usable_rows(deltas) & (True if valid is None else valid)
+    return tree.weighted_sum(counted.astype(jnp.float32), deltas)
 
 
 def attack_metrics(

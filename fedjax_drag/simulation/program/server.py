@@ -57,11 +57,11 @@ def stack(run: Run, state: RunState, cohort: Cohort, scratch: LocalResult | None
     one = functools.partial(sent_pass, run)
     local = map_clients(run.batching, run.mesh, one, cohort.shared, cohort.clients, scratch)
     uplink, benign_sum = local.uplink, ()
-    if run.attack is not None:
-        benign_sum = sum_of_benign(uplink.delta, cohort.clients.malicious, cohort.who.valid)
     if "exchange" in run.algorithm.needs:
         cohort = cohort._replace(extras=cohort.extras | {"exchange": _exchange(run, cohort, uplink)})
     uplink = forged(run, state, cohort, uplink)
+    if run.attack is not None:  # of what is sent, as the server measures these messages too: one pass for both
+        benign_sum = sum_of_benign(uplink.delta, cohort.clients.malicious, cohort.who.valid)
     accepted = tree.usable_rows(uplink) | (not run.reject_nonfinite)
     return RoundOutcome(*aggregate(run, state.params, cohort, uplink), local, accepted, benign_sum), local
 
