@@ -4,7 +4,7 @@
 
 Prints a table of each peer. ``--page`` adds the runs to those of docs/results/peers_runs.csv, in place of earlier ones
 of the same setting, attack and seed, and writes the tables of all of them into docs/results/peers.md, and every setting
-into docs/results/peers_settings.csv; so only for runs of the configurations as they stand. Figures are means over
+into docs/results/peers_settings.csv; it refuses a run that is no cell of its configuration. Figures are means over
 the seeds with 95 % intervals (Student's t); two overlap where their difference is at most the sum of the half widths;
 of a figure without an interval half the last printed digit counts. Published figures are in
 docs/results/bucketing_logs.csv, run by run, and in peers_published.csv.
@@ -27,8 +27,10 @@ from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.intervals import Estimate, estimate
 from fedjax_drag.experiment.run.results import StoredRun
 from fedjax_drag.experiment.sweep import sweep_folder
+from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.experiment.sweep.summary_page import markdown
 
+CONFIGS = Path(__file__).parents[1] / "configs" / "peers"
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 LOGS, PUBLISHED = RESULTS / "bucketing_logs.csv", RESULTS / "peers_published.csv"
 PAGE, SETTINGS, RUNS = RESULTS / "peers.md", RESULTS / "peers_settings.csv", RESULTS / "peers_runs.csv"
@@ -208,12 +210,38 @@ Runs = dict[Measured, list[float]]
 """The figures of each run, as a :class:`Reader` takes them."""
 
 
+def _configuration(folder: Path) -> str:
+    """The name in :data:`READERS` that a sweep in a folder begins with.
+
+    Raises:
+      ValueError: there is none.
+    """
+    sweep = yaml.safe_load((folder / sweep_folder.CONFIG).read_text(encoding="utf-8"))["name"]
+    for name in READERS:
+        if sweep.startswith(name):
+            return name
+    raise ValueError(f"{folder}: is a sweep {sweep!r}; must be one of configs/peers, {', '.join(READERS)}")
+
+
+def check_settings(folder: Path) -> None:
+    """Refuses runs that are, but for the seed, no cell of the configurations of their table.
+
+    Raises:
+      ValueError: naming the folder of the first.
+    """
+    name = _configuration(folder)
+    points = [point for path in sorted(CONFIGS.glob(f"{name}*.yaml")) for point in load_grid(path).points]
+    cells = [point.config.to_mapping() | {"seed": 0} for point in points]
+    for run in sweep_folder.finished(folder):
+        if run.config.to_mapping() | {"seed": 0} not in cells:
+            raise ValueError(f"{run.folder}: is no cell of configs/peers/{name}*.yaml, whatever the seed")
+
+
 def measured(folders: Iterable[Path]) -> Runs:
     """The runs in the folders of sweeps that are at their end."""
     found: Runs = {}
     for folder in folders:
-        sweep = yaml.safe_load((folder / sweep_folder.CONFIG).read_text(encoding="utf-8"))["name"]
-        readers = [reader for name, each in READERS.items() if sweep.startswith(name) for reader in each]
+        readers = READERS[_configuration(folder)]
         for run in sweep_folder.finished(folder):
             attack = run.config.attack.name if run.config.attack else ""
             for reader in readers:
@@ -311,7 +339,12 @@ def main(
     ] = False,
 ) -> None:
     """Set the sweeps beside the published figures."""
-    runs = measured(folders)
+    try:
+        for folder in folders if page else []:
+            check_settings(folder)
+        runs = measured(folders)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     if page:
         runs = kept() | runs
         keep(runs)

@@ -1,6 +1,6 @@
 """The script that sets the sweeps of configs/peers beside what their authors have printed."""
 
-from pathlib import Path
+import dataclasses
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from fedjax_drag.experiment.run.results import StoredRun
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import load_grid
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "peers").glob("*.yaml"))
+CONFIGS = sorted(peers.CONFIGS.glob("*.yaml"))
 
 
 @pytest.mark.thorough
@@ -103,6 +103,19 @@ def test_runs_that_are_kept_read_back_and_newer_ones_take_their_place(tmp_path, 
     write(tmp_path, points_of("byzfl", tmp_path, "rounds=100")[0], [0.1, 0.5], every=50)
     peers.keep(peers.kept() | peers.measured([tmp_path]))
     assert peers.kept() == {other: [43.0], older: [10.0, 50.0]}
+
+
+def test_a_run_with_another_setting_is_not_kept(tmp_path):
+    """As for what a deviation changes, see docs/results/peers.md; another seed is welcome."""
+    config = points_of("fedlab", tmp_path)[0]
+    write(tmp_path, config, [0.9, 0.97], seed=7, every=1)
+    peers.check_settings(tmp_path)
+    write(tmp_path, dataclasses.replace(config, step_size=0.1), [0.9, 0.97], every=1)
+    with pytest.raises(ValueError, match=r"cells.1: is no cell of configs/peers/fedlab\*.yaml"):
+        peers.check_settings(tmp_path)
+    OmegaConf.save(OmegaConf.create({"name": "mine"}), tmp_path / "sweep.yaml")
+    with pytest.raises(ValueError, match="is a sweep 'mine'; must be one of configs/peers, bucketing, byzfl"):
+        peers.measured([tmp_path])
 
 
 def test_the_runs_of_the_page_are_of_settings_that_are_printed():
