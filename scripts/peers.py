@@ -5,8 +5,10 @@
 Prints a table of each peer. ``--page`` adds the runs to those of docs/results/peers_runs.csv, in place of earlier ones
 of the same setting, attack and seed, and writes the tables of all of them into docs/results/peers.md, and every setting
 into docs/results/peers_settings.csv; it refuses a run that is no cell of its configuration. Figures are means over
-the seeds with 95 % intervals (Student's t); two overlap where their difference is at most the sum of the half widths;
-of a figure without an interval half the last printed digit counts. Published figures are in
+the seeds with 95 % intervals (Student's t); two overlap where their difference is at most the sum of the half widths.
+A figure that is printed without a deviation is taken for a mean of as many runs as it is, one where that is not said,
+which vary as ours do: it must be in the prediction interval for that, but for half its last digit. Published figures
+are in
 docs/results/bucketing_logs.csv, run by run, and in peers_published.csv.
 """
 
@@ -97,18 +99,29 @@ def setting_of(config: Config) -> Setting:
     )
 
 
-def theirs() -> dict[str, dict[str, Estimate]]:
-    """Published figures and their intervals, by table and setting; of one without a deviation the half width is NaN."""
-    found: dict[str, dict[str, Estimate]] = defaultdict(dict)
+class Published(NamedTuple):
+    """A printed figure.
+
+    Attributes:
+      estimate: its half width is NaN where no deviation is printed.
+      runs: of which it is the mean; 1 where that is not said.
+    """
+
+    estimate: Estimate
+    runs: int
+
+
+def theirs() -> dict[str, dict[str, Published]]:
+    """Published figures, by table and setting."""
+    found: dict[str, dict[str, Published]] = defaultdict(dict)
     for setting, by_seed in logged().items():
-        found["bucketing"][str(setting)] = estimate(np.array(list(by_seed.values())))
+        found["bucketing"][str(setting)] = Published(estimate(np.array(list(by_seed.values()))), len(by_seed))
     with PUBLISHED.open(encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
-            half = math.nan
+            half, runs = math.nan, int(row["runs"] or 1)
             if row["deviation"]:
-                runs = int(row["runs"])
                 half = float(stats.t.ppf(0.975, runs - 1)) * float(row["deviation"]) / math.sqrt(runs)
-            found[row["table"]][row["setting"]] = Estimate(float(row["value"]), half)
+            found[row["table"]][row["setting"]] = Published(Estimate(float(row["value"]), half), runs)
     return found
 
 
@@ -291,28 +304,30 @@ def worst(by_attack: dict[str, dict[int, list[float]]]) -> BySeed:
     return {seed: curve[means[attack].argmax()] for seed, curve in by_attack[attack].items()}
 
 
-def _overlap(there: Estimate, here: Estimate, table: str) -> str:
-    """Empty where we have one seed: then there is no interval."""
-    if np.isnan(here.half):
-        return ""
-    coarse = 0.5 if table == "byzfl" else 0.05  # half of the last digit
-    spread = coarse if np.isnan(there.half) else there.half
-    return "yes" if abs(there.mean - here.mean) <= spread + here.half else "no"
+def _compared(printed: Published, by_seed: BySeed, table: str) -> tuple[Estimate, str]:
+    """Our figure less theirs, and whether they overlap; empty where we have one seed, which has no interval."""
+    (there, runs), here = printed, estimate(np.array(list(by_seed.values())))
+    difference = here.mean - there.mean
+    if np.isnan(there.half):
+        spread = here.half * math.sqrt(1 + len(by_seed) / runs)
+        furthest = spread + (0.5 if table in ("byzfl", "fedlab", "mcmahan") else 0.05)  # half of the last digit
+    else:
+        spread, furthest = math.hypot(there.half, here.half), there.half + here.half
+    judged = "" if np.isnan(here.half) else "yes" if abs(difference) <= furthest else "no"
+    return Estimate(difference, spread), judged
 
 
-def rows(published: dict[str, Estimate], ours: dict[str, BySeed], table: str) -> list[list[str]]:
+def rows(published: dict[str, Published], ours: dict[str, BySeed], table: str) -> list[list[str]]:
     """A row for each setting, also of those that have not been run, and the head."""
     lines = [["setting", "theirs", "ours", "seeds", "difference", "overlap"]]
-    for setting, there in published.items():
+    for setting, printed in published.items():
+        there = _shown(printed.estimate)
         if setting not in ours:
-            lines.append([setting, _shown(there), "missing", "0", "", ""])
+            lines.append([setting, there, "missing", "0", "", ""])
             continue
-        here = estimate(np.array(list(ours[setting].values())))
-        spread = math.hypot(0 if np.isnan(there.half) else there.half, here.half)
-        difference = _shown(Estimate(here.mean - there.mean, spread), sign="+")
-        lines.append(
-            [setting, _shown(there), _shown(here), str(len(ours[setting])), difference, _overlap(there, here, table)]
-        )
+        here = _shown(estimate(np.array(list(ours[setting].values()))))
+        difference, overlap = _compared(printed, ours[setting], table)
+        lines.append([setting, there, here, str(len(ours[setting])), _shown(difference, sign="+"), overlap])
     return lines
 
 

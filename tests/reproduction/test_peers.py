@@ -94,6 +94,19 @@ def test_rounds_are_counted_until_the_accuracy_is_reached(tmp_path):
     assert row == ["IID", "43.0", "3.0", "1", "-40.0", ""]
 
 
+@pytest.mark.parametrize(
+    ("printed", "verdict"),
+    [
+        (peers.Published(peers.Estimate(41.4, np.nan), 1), "yes"),  # 36 +- 2.48 as a mean, +- 4.97 for one more run
+        (peers.Published(peers.Estimate(41.6, np.nan), 1), "no"),
+        (peers.Published(peers.Estimate(40.1, np.nan), 3), "no"),  # +- 3.51 for a mean over three
+        (peers.Published(peers.Estimate(40.1, 2.0), 3), "yes"),
+    ],
+)
+def test_a_figure_without_a_deviation_is_taken_for_runs_like_ours(printed, verdict):
+    assert peers.rows({"IID": printed}, {"IID": {0: 35.0, 1: 36.0, 2: 37.0}}, "fedlab")[1][-1] == verdict
+
+
 def test_runs_that_are_kept_read_back_and_newer_ones_take_their_place(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "RUNS", tmp_path / "runs.csv")
     older = peers.Measured("byzfl", "trimmed mean gamma=0 f=1", "ipm", 0)
