@@ -6,9 +6,9 @@ Prints a table of each peer. ``--page`` adds the runs to those of docs/results/p
 of the same setting, attack and seed, and writes the tables of all of them into docs/results/peers.md, and every setting
 into docs/results/peers_settings.csv; it refuses a run that is no cell of its configuration. Figures are means over
 the seeds with 95 % intervals (Student's t); two overlap where their difference is at most the sum of the half widths.
-A figure that is printed without a deviation is taken for a mean of as many runs as it is, one where that is not said,
-which vary as ours do: it must be in the prediction interval for that, but for half its last digit. Published figures
-are in
+A figure that is printed without a deviation is taken for the mean of its runs (one, where their number is not said),
+which vary as ours do: it overlaps if it is in the prediction interval, widened by half its last digit. Published
+figures are in
 docs/results/bucketing_logs.csv, run by run, and in peers_published.csv.
 """
 
