@@ -1,6 +1,7 @@
 """Absent clients under every rule, method and attack, through the engine."""
 
 import chex
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -10,9 +11,19 @@ import fedjax_drag as fd
 
 pytestmark = pytest.mark.slow
 
+
+class Net(nn.Module):
+    """With the names of parameters that the cases of methods with layers of clients' own have."""
+
+    @nn.compact
+    def __call__(self, x):
+        scale = self.param("scale", nn.initializers.ones, (1,))
+        return nn.Dense(10, name="dense")(scale * x.reshape(len(x), -1))
+
+
 CLIENTS = 8
 SETTINGS = {"num_rounds": 4, "eval_every": 2, "cohort_size": CLIENTS, "batch_size": 4, "step_size": 0.05}
-SETTINGS |= {"time_clients": False, "model": fd.models.mlp(num_classes=10, hidden=(4,))}
+SETTINGS |= {"time_clients": False, "model": Net()}
 SOMETIMES = np.array([[1] * CLIENTS, [0] * CLIENTS, [1, 0] * 4, [1] * CLIENTS], bool)
 
 
