@@ -24,7 +24,7 @@ def federation(name, load=None, number=200):
     """Some of the examples, on clients of unequal sizes."""
     fed = (load or fd.data.load)(name)
     train, test = (Batch(part.x[:number], part.y[:number]) for part in (fed.train, fed.test))
-    few = dataclasses.replace(fed, train=train, test=test, users=None, user_names=())
+    few = dataclasses.replace(fed, train=train, test=test, users=None, test_users=None, user_names=())
     return fd.data.partition.quantity_skew(few, 6, power=1)
 
 
