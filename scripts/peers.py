@@ -8,17 +8,17 @@ into docs/results/peers_settings.csv; it refuses a run that is no cell of its co
 the seeds with 95 % intervals (Student's t); two overlap where their difference is at most the sum of the half widths.
 A figure that is printed without a deviation is taken for the mean of its runs (one, where their number is not said),
 which vary as ours do: it overlaps if it is in the prediction interval, widened by half its last digit. Published
-figures are in
-docs/results/bucketing_logs.csv, run by run, and in peers_published.csv.
+figures are in docs/results/bucketing_logs.csv, run by run, and in peers_published.csv.
 """
 
 import csv
+import functools
 import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -162,6 +162,10 @@ def _nvflare(run: StoredRun) -> str:
     return f"{method} beta={run.config.partition.arguments['beta']:g}"
 
 
+def _split(run: StoredRun) -> str:
+    return _SPLITS[run.config.partition.name]
+
+
 def _rounds(run: StoredRun) -> list[float]:
     return [run.history["round"][np.argmax(np.asarray(run.history["test_accuracy"]) >= run.config.stop_when)]]
 
@@ -195,8 +199,8 @@ READERS: dict[str, list[Reader]] = {
     "byzfl": [Reader("byzfl", _byzfl, lambda run: list(_accuracies(run)))],
     "flower_niid": [Reader("flower", _niid, _best)],
     "niid_cifar10": [Reader("flower", _niid, _best), Reader("niid_bench", _niid, _end)],
-    "fedlab": [Reader("fedlab", lambda run: _SPLITS[run.config.partition.name], _rounds)],
-    "mcmahan": [Reader("mcmahan", lambda run: _SPLITS[run.config.partition.name], _rounds)],
+    "fedlab": [Reader("fedlab", _split, _rounds)],
+    "mcmahan": [Reader("mcmahan", _split, _rounds)],
     "fednova": [Reader("fednova", _fednova, _end)],
     "nvflare": [Reader("nvflare", _nvflare, _best)],
 }
@@ -236,6 +240,13 @@ def _configuration(folder: Path) -> str:
     raise ValueError(f"{folder}: is a sweep {sweep!r}; must be one of configs/peers, {', '.join(READERS)}")
 
 
+@functools.cache
+def _cells(name: str) -> list[dict[str, Any]]:
+    """The configurations of a table, cell by cell, all with seed 0."""
+    points = [point for path in sorted(CONFIGS.glob(f"{name}*.yaml")) for point in load_grid(path).points]
+    return [point.config.to_mapping() | {"seed": 0} for point in points]
+
+
 def check_settings(folder: Path) -> None:
     """Refuses runs that are, but for the seed, no cell of the configurations of their table.
 
@@ -243,10 +254,8 @@ def check_settings(folder: Path) -> None:
       ValueError: naming the folder of the first.
     """
     name = _configuration(folder)
-    points = [point for path in sorted(CONFIGS.glob(f"{name}*.yaml")) for point in load_grid(path).points]
-    cells = [point.config.to_mapping() | {"seed": 0} for point in points]
     for run in sweep_folder.finished(folder):
-        if run.config.to_mapping() | {"seed": 0} not in cells:
+        if run.config.to_mapping() | {"seed": 0} not in _cells(name):
             raise ValueError(f"{run.folder}: is no cell of configs/peers/{name}*.yaml, whatever the seed")
 
 
@@ -355,8 +364,9 @@ def main(
 ) -> None:
     """Set the sweeps beside the published figures."""
     try:
-        for folder in folders if page else []:
-            check_settings(folder)
+        if page:
+            for folder in folders:
+                check_settings(folder)
         runs = measured(folders)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
