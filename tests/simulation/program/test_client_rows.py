@@ -31,11 +31,12 @@ def on_host(result):
 
 @pytest.fixture(scope="module")
 def kept(settings):
-    """Settings of a run that keeps the client rule's carry and the optimizer's state."""
+    """Settings of a run that keeps the client rule's carry and the state of its optimizer, one object for all runs."""
+    adam = optax.scale_by_adam()
 
     def make(**changes):
         base = {"num_rounds": 4, "eval_every": 2, "cohort_size": 4, "local_steps": 2, "clients_axis": "map"}
-        optimizer = {"local_optimizer": optax.scale_by_adam(), "local_optimizer_state": "keep"}
+        optimizer = {"local_optimizer": adam, "local_optimizer_state": "keep"}
         return settings(**base | optimizer | changes)
 
     return make
