@@ -255,7 +255,8 @@ def _equal_rows(deltas: Deltas, others: jax.Array) -> Bool[Array, " clients"]:
     """Whether each row equals the row of index ``others[m]`` in every entry, ``[S]``."""
 
     def leaf_equal(leaf: jax.Array) -> jax.Array:
-        return (leaf == jnp.asarray(leaf)[others]).reshape(len(others), -1).all(1)
+        rows = jnp.asarray(leaf).reshape(len(others), -1)  # compared as they are they take three times as long
+        return (rows == rows[others]).all(1)
 
     return jnp.stack([leaf_equal(leaf) for leaf in jax.tree.leaves(deltas)]).all(0)
 
