@@ -7,8 +7,9 @@ of the same setting, attack and seed, and writes the tables of all of them into 
 into docs/results/peers_settings.csv; it refuses a run that is no cell of its configuration. Figures are means over
 the seeds with 95 % intervals (Student's t); two overlap where their difference is at most the sum of the half widths.
 A figure that is printed without a deviation is taken for the mean of its runs (one, where their number is not said),
-which vary as ours do: it overlaps if it is in the prediction interval, widened by half its last digit. Published
-figures are in docs/results/bucketing_logs.csv, run by run, and in peers_published.csv.
+which vary as ours do: it overlaps if it is in the prediction interval, widened by half its last digit. So is a single
+run of ours taken for one that varies as theirs. Published figures are in docs/results/bucketing_logs.csv, run by run,
+and in peers_published.csv.
 """
 
 import csv
@@ -314,15 +315,17 @@ def worst(by_attack: dict[str, dict[int, list[float]]]) -> BySeed:
 
 
 def _compared(printed: Published, by_seed: BySeed, table: str) -> tuple[Estimate, str]:
-    """Our figure less theirs, and whether they overlap; empty where we have one seed, which has no interval."""
+    """Our figure less theirs, and whether they overlap; empty where neither is of several runs."""
     (there, runs), here = printed, estimate(np.array(list(by_seed.values())))
     difference = here.mean - there.mean
     if np.isnan(there.half):
         spread = here.half * math.sqrt(1 + len(by_seed) / runs)
         furthest = spread + (0.5 if table in ("byzfl", "fedlab", "mcmahan") else 0.05)  # half of the last digit
+    elif np.isnan(here.half):
+        spread = furthest = there.half * math.sqrt(1 + runs)
     else:
         spread, furthest = math.hypot(there.half, here.half), there.half + here.half
-    judged = "" if np.isnan(here.half) else "yes" if abs(difference) <= furthest else "no"
+    judged = "" if np.isnan(furthest) else "yes" if abs(difference) <= furthest else "no"
     return Estimate(difference, spread), judged
 
 

@@ -107,6 +107,14 @@ def test_a_figure_without_a_deviation_is_taken_for_runs_like_ours(printed, verdi
     assert peers.rows({"IID": printed}, {"IID": {0: 35.0, 1: 36.0, 2: 37.0}}, "fedlab")[1][-1] == verdict
 
 
+@pytest.mark.parametrize(("accuracy", "verdict"), [(43.9, "yes"), (44.1, "no")])
+def test_a_single_run_is_taken_for_one_that_varies_as_theirs(accuracy, verdict):
+    """40 +- 2 is a mean over three: +- 4 for one more run."""
+    printed = peers.Published(peers.Estimate(40.0, 2.0), 3)
+    row = peers.rows({"IID": printed}, {"IID": {0: accuracy}}, "bucketing")[1]
+    assert row[2:] == [f"{accuracy}", "1", f"+{accuracy - 40:.1f} ± 4.0", verdict]
+
+
 def test_runs_that_are_kept_read_back_and_newer_ones_take_their_place(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "RUNS", tmp_path / "runs.csv")
     older = peers.Measured("byzfl", "trimmed mean gamma=0 f=1", "ipm", 0)
