@@ -84,13 +84,20 @@ class Work(NamedTuple):
 
     Attributes:
       each: its kernels, and how often each is run.
-      collectives: between devices, by what they are.
+      exchanged: how often devices exchange something, by what the exchange is.
+      sent: bytes that each device sends or receives in them.
       open_loops: loops whose length the text does not tell; each is counted once.
     """
 
     each: Counter[Kernel]
-    collectives: dict[str, Collective]
+    exchanged: Counter[str]
+    sent: Counter[str]
     open_loops: int
+
+    @property
+    def collectives(self) -> dict[str, Collective]:
+        """Exchanges between devices, by what they are."""
+        return {kind: Collective(times, self.sent[kind]) for kind, times in sorted(self.exchanged.items())}
 
     @property
     def bytes(self) -> int:
@@ -115,35 +122,19 @@ class Work(NamedTuple):
         """How many kernels there are."""
         return self.each.total()
 
-    @property
-    def collective_bytes(self) -> int:
-        """Bytes that each device sends or receives."""
-        return sum(collective.bytes for collective in self.collectives.values())
-
     def beside(self, other: "Work") -> "Work":
         """What is done beside the work of another program, a part of this one."""
-        collectives = {
-            kind: Collective(times - other.exchanges(kind).times, size - other.exchanges(kind).bytes)
-            for kind, (times, size) in self.collectives.items()
-            if times > other.exchanges(kind).times
-        }
-        loops = self.open_loops - other.open_loops
-        return Work(self.each - other.each, collectives, loops)
+        parts = self.each - other.each, self.exchanged - other.exchanged, self.sent - other.sent
+        return Work(*parts, self.open_loops - other.open_loops)
 
     def and_then(self, other: "Work", times: int = 1) -> "Work":
         """What is done before another program that is run ``times`` over, and by it."""
-        kinds = self.collectives.keys() | other.collectives.keys()
-        pairs = {kind: (self.exchanges(kind), other.exchanges(kind)) for kind in sorted(kinds)}
-        collectives = {
-            kind: Collective(one.times + times * then.times, one.bytes + times * then.bytes)
-            for kind, (one, then) in pairs.items()
-        }
-        each = Counter({kernel: times * number for kernel, number in other.each.items()})
-        return Work(self.each + each, collectives, self.open_loops + other.open_loops)
 
-    def exchanges(self, kind: str) -> Collective:
-        """The collectives of one kind; there may be none."""
-        return self.collectives.get(kind, Collective(0, 0))
+        def grown(one: Counter[Any], then: Counter[Any]) -> Counter[Any]:
+            return one + Counter({key: times * number for key, number in then.items()})
+
+        parts = grown(self.each, other.each), grown(self.exchanged, other.exchanged), grown(self.sent, other.sent)
+        return Work(*parts, self.open_loops + other.open_loops)
 
     def limits(self, chip: Chip) -> dict[str, float]:
         """Seconds of its kernels by what limits each, of :data:`LIMITS`."""
@@ -173,8 +164,7 @@ def work_of(text: str, lengths: Mapping[str, int] | None = None, least: bool = F
     module = parse(text)
     counter = _Counter(module, lengths or {}, least)
     counter.add(module.entry, 1, {})
-    collectives = {kind: Collective(times, counter.sent[kind]) for kind, times in sorted(counter.exchanges.items())}
-    return Work(counter.each, collectives, counter.open_loops)
+    return Work(counter.each, counter.exchanges, counter.sent, counter.open_loops)
 
 
 def memory_of(compiled: Any) -> Memory:

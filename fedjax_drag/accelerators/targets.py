@@ -20,7 +20,6 @@ from typing import Any
 
 import jax
 from jax.experimental import topologies
-from jax.sharding import Mesh, SingleDeviceSharding
 
 from fedjax_drag.accelerators.products import GROUPED
 from fedjax_drag.accelerators.silence import silent
@@ -195,15 +194,6 @@ class Target:
         """
         return _tpu_devices(self) if self.platform == "tpu" else _gpu_devices(self)
 
-    def mesh(self, axis: str) -> Mesh:
-        """All devices along one axis of this name."""
-        return Mesh(self.devices, (axis,))
-
-    def place(self, tree: Any) -> Any:
-        """The arrays of a pytree as shapes on the first device."""
-        sharding = SingleDeviceSharding(self.devices[0])
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
-
 
 def find(name: str) -> Target:
     """The target of a name; it asks no compiler.
@@ -234,7 +224,8 @@ def _gpu_devices(target: Target) -> list[Any]:
                 platform="cuda", topology_name=topology, topology=topology, target_config=target_config(target.chip)
             )
     except NotImplementedError:  # no plugin has registered
-        if importlib.util.find_spec("jax_plugins") and importlib.util.find_spec("jax_plugins.xla_cuda12"):
+        plugins = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
+        if importlib.util.find_spec("jax_plugins") and any(map(importlib.util.find_spec, plugins)):
             raise MissingCompilerError(
                 f"target={target.name}: JAX has found no GPU and dropped its compiler; set JAX_PLATFORMS=cpu"
             ) from None

@@ -5,7 +5,6 @@
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from fedjax_drag.kinds import Kind
@@ -126,7 +125,7 @@ COMPRESSOR = Kind(Compressor, "a compressor, such as fd.compression.top_k(0.01)"
 
 def dense_bytes(leaf: Any) -> int:
     """Bytes of an array, or of one of such a shape, as it is."""
-    return leaf.size * jnp.dtype(leaf.dtype).itemsize
+    return leaf.size * leaf.dtype.itemsize
 
 
 def keys_for(key: PRNGKeyArray, message: Message) -> Any:

@@ -85,11 +85,11 @@ def draw_epochs(
     return orders[jnp.minimum(epoch, len(orders) - 1)[:, None], place], real
 
 
-def epoch_steps(num_examples: Int[Array, "*clients"], epochs: Any, batch_size: int) -> Int[Array, "*clients"]:
+def epoch_steps(num_examples: Any, epochs: Any, batch_size: int) -> Any:
     """How many mini-batches :func:`draw_epochs` gives each client.
 
     Args:
-      num_examples: of each client.
+      num_examples: of each client, integers ``[*clients]``, as those that are returned.
       epochs: number of passes: a number > 0, or a whole one for each client, which may be traced.
       batch_size: B.
     """

@@ -190,7 +190,7 @@ def _columns(dataset: Any, x: str | Sequence[str], y: str) -> Arrays:
         name = next(name for name, column in zip((*names, y), values, strict=True) if column.dtype == object)
         raise checks.ArgumentError("x", "entries of different shapes; must have one, as after dataset.map", name)
     if not isinstance(x, str):
-        return np.stack(values[:-1], -1).astype(np.float32), values[-1]
+        return np.stack(values[:-1], -1).astype(np.float64), values[-1]
     if np.issubdtype(values[0].dtype, np.signedinteger):  # as which all integers are read
         is_bytes = getattr(dataset.features[x], "dtype", None) == "uint8"
         values[0] = values[0].astype(np.uint8 if is_bytes else np.int32)
@@ -203,7 +203,7 @@ def _classes(dataset: Any, y: str) -> dict[str, Any]:
 
 
 def _inputs(train: Any, test: Any) -> Arrays:
-    """Inputs ``[N, F]`` float32 of both tables."""
+    """Inputs ``[N, F]`` float64 of both tables."""
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import OneHotEncoder
@@ -214,7 +214,7 @@ def _inputs(train: Any, test: Any) -> Arrays:
     encoded = ColumnTransformer([("numbers", SimpleImputer(strategy="median"), numeric), ("others", encoder, others)])
     texts = dict.fromkeys(others, "str")
     x = encoded.fit_transform(train.astype(texts)), encoded.transform(test.astype(texts))
-    return np.asarray(x[0], np.float32), np.asarray(x[1], np.float32)
+    return np.asarray(x[0], np.float64), np.asarray(x[1], np.float64)
 
 
 def _targets(train: Any, test: Any) -> Arrays:

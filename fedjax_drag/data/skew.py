@@ -44,7 +44,7 @@ class SkewReport:
         summary = [["", "min", "median", "max"]]
         for label, values in (("examples per client", self.sizes), ("classes per client", self.classes_per_client)):
             summary.append([label, f"{values.min()}", f"{np.median(values):g}", f"{values.max()}"])
-        return "\n".join([*([self.title] if self.title else []), heading, "", *_align(summary), "", *self._table()])
+        return "\n".join([*([self.title] if self.title else []), heading, "", *aligned(summary), "", *self._table()])
 
     def _table(self) -> list[str]:
         """Clients by classes; the middle of a long or wide table is left out."""
@@ -57,7 +57,7 @@ class SkewReport:
                 continue
             cells = ("..." if c == _GAP else f"{self.counts[m, c] or '.'}" for c in columns)
             body.append([f"{m}", f"{sizes[m]}", *cells])
-        return _align(body)
+        return aligned(body)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws a heat map, clients by classes; darker means more examples, white means none.
@@ -102,7 +102,7 @@ def _abbreviate(count: int, limit: int) -> list[int]:
     return [*range(limit - 1 - last), _GAP, *range(count - last, count)]
 
 
-def _align(table: Sequence[Sequence[str]]) -> list[str]:
+def aligned(table: Sequence[Sequence[str]]) -> list[str]:
     """Columns flush right, the first flush left."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     cells = (

@@ -1,7 +1,7 @@
 """Plain convolutional networks: convolutions with ReLU and 2x2 max pooling; then two dense layers."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -10,30 +10,6 @@ from jaxtyping import Array, Float
 from fedjax_drag import checks
 from fedjax_drag.models.conv import Conv
 from fedjax_drag.models.initialisation import INITS, layer
-
-
-class _Variant(NamedTuple):
-    """Attributes of :class:`CNN` without the number of classes."""
-
-    kernel_size: int
-    channels: tuple[int, ...]
-    dense: int
-    padding: str = "SAME"
-    first_pooled: int = 0
-    last_relu: bool = True
-    drops_channels: bool = False
-
-
-_VARIANTS = {
-    "emnist": _Variant(5, (32, 64), 512),
-    "cifar10": _Variant(5, (32, 64), 512),
-    "cifar100": _Variant(3, (32, 64, 64), 512),
-    "pooled_once": _Variant(3, (32, 64), 128, "VALID", first_pooled=1),
-    "bucketing": _Variant(3, (32, 64), 128, "VALID", first_pooled=1, last_relu=False, drops_channels=True),
-    "mnist": _Variant(5, (20, 50), 500, "VALID"),
-    "pfllib": _Variant(5, (32, 64), 512, "VALID"),
-    "small": _Variant(3, (8, 16), 32),
-}
 
 
 class CNN(nn.Module):
@@ -102,6 +78,27 @@ class CNN(nn.Module):
         return size
 
 
+_VARIANTS = {
+    "emnist": partial(CNN, kernel_size=5, channels=(32, 64), dense=512),
+    "cifar10": partial(CNN, kernel_size=5, channels=(32, 64), dense=512),
+    "cifar100": partial(CNN, kernel_size=3, channels=(32, 64, 64), dense=512),
+    "pooled_once": partial(CNN, kernel_size=3, channels=(32, 64), dense=128, padding="VALID", first_pooled=1),
+    "bucketing": partial(
+        CNN,
+        kernel_size=3,
+        channels=(32, 64),
+        dense=128,
+        padding="VALID",
+        first_pooled=1,
+        last_relu=False,
+        drops_channels=True,
+    ),
+    "mnist": partial(CNN, kernel_size=5, channels=(20, 50), dense=500, padding="VALID"),
+    "pfllib": partial(CNN, kernel_size=5, channels=(32, 64), dense=512, padding="VALID"),
+    "small": partial(CNN, kernel_size=3, channels=(8, 16), dense=32),
+}
+
+
 def cnn(
     num_classes: int,
     variant: str = "emnist",
@@ -125,7 +122,7 @@ def cnn(
     Args:
       num_classes: number of logits, at least 1.
       variant: a row of the table.
-      dropout: rates in [0, 1) after the convolutions and after the hidden dense layer. ``pooled_once`` with
+      dropout: rates in [0, 0.99] after the convolutions and after the hidden dense layer. ``pooled_once`` with
         ``(0.25, 0.5)`` is the CIFAR-10 network of the benchmarks of pfl-research, ``mnist`` without dropout the
         ``cnn_mnist`` of ByzFL, ``pfllib`` the ``FedAvgCNN`` of PFLlib, ``bucketing`` with ``(0.25, 0.5)``, which drops
         whole channels, the network of Karimireddy, He and Jaggi (Byzantine-robust learning on heterogeneous datasets
@@ -150,10 +147,4 @@ def cnn(
         checks.in_range(f"dropout[{index}]", rate, 0.0, 0.99)
     checks.one_of("init", init, INITS)
     rates = (dropout[0], dropout[1])
-    return CNN(
-        num_classes,
-        **_VARIANTS[variant]._asdict(),
-        dropout=rates,
-        initialisation=init,
-        fixed_dropout=fixed_dropout,
-    )
+    return _VARIANTS[variant](num_classes, dropout=rates, initialisation=init, fixed_dropout=fixed_dropout)

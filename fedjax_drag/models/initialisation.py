@@ -18,7 +18,7 @@ References:
 """
 
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -31,26 +31,7 @@ INITS = ("flax", "torch", "normal")
 """Names of the initialisations of a model."""
 
 
-class LayerInit(TypedDict, total=False):
-    """Initialisers of a dense layer or a convolution; what is left out is the layer's own."""
-
-    kernel_init: Initializer
-    bias_init: Initializer
-
-
-class EmbeddingInit(TypedDict, total=False):
-    """Initialiser of ``flax.linen.Embed``."""
-
-    embedding_init: Initializer
-
-
-class LSTMInit(LayerInit, total=False):
-    """Initialisers of an LSTM layer with one bias for each gate."""
-
-    recurrent_init: Initializer
-
-
-def layer(init: str, fan_in: int) -> LayerInit:
+def layer(init: str, fan_in: int) -> dict[str, Any]:
     """Initialisers of a dense layer or a convolution.
 
     Args:
@@ -58,22 +39,22 @@ def layer(init: str, fan_in: int) -> LayerInit:
       fan_in: inputs of one output.
     """
     if init == "torch":
-        return LayerInit(kernel_init=uniform(fan_in**-0.5), bias_init=uniform(fan_in**-0.5))
+        return {"kernel_init": uniform(fan_in**-0.5), "bias_init": uniform(fan_in**-0.5)}
     if init == "normal":
-        return LayerInit(kernel_init=nn.initializers.normal(0.1), bias_init=nn.initializers.constant(0.1))
-    return LayerInit()
+        return {"kernel_init": nn.initializers.normal(0.1), "bias_init": nn.initializers.constant(0.1)}
+    return {}
 
 
-def embedding(init: str) -> EmbeddingInit:
+def embedding(init: str) -> dict[str, Any]:
     """Initialiser of an embedding.
 
     Args:
       init: ``"flax"`` or ``"torch"``.
     """
-    return EmbeddingInit(embedding_init=nn.initializers.normal(1.0)) if init == "torch" else EmbeddingInit()
+    return {"embedding_init": nn.initializers.normal(1.0)} if init == "torch" else {}
 
 
-def lstm(init: str, hidden: int) -> LSTMInit:
+def lstm(init: str, hidden: int) -> dict[str, Any]:
     """Initialisers of an LSTM layer.
 
     PyTorch has two biases for each gate, one beside each kernel, which only ever occur as their sum. The one bias here
@@ -85,9 +66,9 @@ def lstm(init: str, hidden: int) -> LSTMInit:
       hidden: width of the layer's state.
     """
     if init == "torch":
-        bound = hidden**-0.5
-        return LSTMInit(kernel_init=uniform(bound), recurrent_init=uniform(bound), bias_init=sum_of_two(uniform(bound)))
-    return LSTMInit()
+        draw = uniform(hidden**-0.5)
+        return {"kernel_init": draw, "recurrent_init": draw, "bias_init": sum_of_two(draw)}
+    return {}
 
 
 def uniform(bound: float) -> Initializer:

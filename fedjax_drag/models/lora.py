@@ -63,7 +63,7 @@ def _adapted(
     path = "/".join(dense.path)
     if not any(fnmatchcase(path, target) or fnmatchcase(dense.path[-1], target) for target in targets):
         return outputs
-    (x,) = args
+    x = args[0] if args else kwargs["inputs"]
     axes = _tuple(getattr(dense, "axis", -1))
     inputs, features = tuple(x.shape[axis] for axis in axes), _tuple(dense.features)
     a = dense.param("lora_a", uniform(math.prod(inputs) ** -0.5), (*inputs, rank))

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag import checks
+from fedjax_drag.ops.paths import joined
 from fedjax_drag.simulation.cells import (
     Examples,
     LoweredBatch,
@@ -151,7 +152,7 @@ class BatchSimulation:
         if not self.first.time_clients:
             return None
         federation = self.whole.federations[0]._replace(train=self.examples[0])
-        own = self.whole.runs[0], federation, self.whole.keys[0]
+        own = joined(self.whole.runs[0], self.whole.common), federation, self.whole.keys[0]
         state = programs.init(own[0], own[2], None)
         return measure_seconds(programs.client, *own, state) / TIMED_STEPS
 

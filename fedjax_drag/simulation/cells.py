@@ -172,7 +172,7 @@ def gathered(
     runs = [run_of(one, devices) for one in settings]
     if len({run.num_byzantine for run in runs}) > 1:
         runs = [dataclasses.replace(run, num_byzantine=None) for run in runs]
-    if any(likeness(*one) != likeness(settings[0], runs[0]) for one in zip(settings, runs, strict=True)):
+    if len({likeness(*one) for one in zip(settings, runs, strict=True)}) > 1:
         raise ValueError("cells differ in more than numbers, seeds and the split of the data: cannot be one program")
     federations = _padded([federate(one)._replace(train=(), client_test=None) for one in settings])
     keys = tuple(jax.random.key(one.seed) for one in settings)

@@ -117,7 +117,7 @@ class Criterion(NamedTuple):
 
     def check_target(self, name: str, value: Any) -> None:
         """Refuses a value that a share cannot reach."""
-        if self.is_share and isinstance(value, int | float) and not 0.0 < value <= 1.0:
+        if self.is_share and checks.is_concrete(value) and not 0.0 < value <= 1.0:
             article = "an" if self.name[0] in "aeiou" else "a"
             allowed = f"must be {article} {self.label} in (0, 1], or for fd.simulate a function"
             raise ValueError(f"{name}={checks.shown(value)}: {allowed}")

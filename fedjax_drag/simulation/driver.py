@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import stopping
-from fedjax_drag.ops.paths import joined
+from fedjax_drag.ops.paths import joined, path_of
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 from fedjax_drag.simulation.planning.outline import ClientCost
 from fedjax_drag.simulation.planning.setup import Spent
@@ -56,8 +56,7 @@ def check_nans(done: int, returned: Any, undefined: Iterable[str] = ()) -> None:
     for path, leaf in jax.tree.leaves_with_path(returned):
         names = {str(getattr(entry, "key", "")) for entry in path}
         if names.isdisjoint(undefined) and jnp.issubdtype(leaf.dtype, jnp.inexact) and bool(jnp.isnan(leaf).any()):
-            place = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise FloatingPointError(f"a NaN after round {done} in {place}")
+            raise FloatingPointError(f"a NaN after round {done} in {path_of(path)}")
 
 
 class Reason(str):
@@ -77,8 +76,9 @@ def reason(history: Mapping[str, Any], asked: Any, criterion: Criterion = ACCURA
     by, rounds = criterion.among(history), [int(done) for done in history["round"]]
     values = np.asarray(history[by.column], np.float32)  # a file has other bits than memory
     best = int(np.argmax(by.merits(values)))
-    if isinstance(asked.stop_when, float | int) and by.first_reached(values[-1:], asked.stop_when) == 0:
-        return Reason(f"{by.column} has reached stop_when={asked.stop_when:g} after round {rounds[-1]}")
+    stop_when = asked.stop_when
+    if not (stop_when is None or callable(stop_when)) and by.first_reached(values[-1:], float(stop_when)) == 0:
+        return Reason(f"{by.column} has reached stop_when={float(stop_when):g} after round {rounds[-1]}")
     if asked.patience is not None and len(values) - 1 - best >= asked.patience:
         ended = f"after round {rounds[-1]} with patience={asked.patience}"
         bettered = "risen above" if by.higher_is_better else "fallen below"

@@ -204,8 +204,8 @@ class Execution:
         its share only; in every round the examples of the cohort's clients then travel to the devices that work for
         them. Default False: every device holds all examples, and nothing travels. The results are the same bits.
       aggregation: whether messages are added up as they come or kept: ``"stream"`` adds up the clients' messages as
-        they come, for methods that need nothing but sums (:attr:`~fedjax_drag.types.Algorithm.sums`) and attacks that
-        forge none; ``"stack"`` keeps those of the whole cohort. The results are the same to rounding. Default
+        they come, for methods that need nothing but sums (:attr:`~fedjax_drag.types.Algorithm.streamed`) and attacks
+        that forge none; ``"stack"`` keeps those of the whole cohort. The results are the same to rounding. Default
         ``"auto"``: stream where it can be done, which is faster and needs no memory for the cohort; metrics that
         compare a client with the whole sum, such as the cosine of :func:`~fedjax_drag.aggregators.fedavg`, exist for a
         stack only.

@@ -210,6 +210,14 @@ def test_padding_statistics_dropout_and_local_noise_go_with_it():
     assert (result.history["train_loss"] > np.log(2)).all(), "the contrastive loss begins at log 2"
 
 
+class ByName(nn.Module):
+    """Calls a dense layer with its input by name."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(CLASSES)(inputs=x)
+
+
 def representation(model, example):
     """Shape of the representation, and whether it is the outputs."""
     form = form_of(model, jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype))
@@ -225,10 +233,11 @@ def representation(model, example):
         (fd.models.mlp(CLASSES, hidden=(6, 7)), (5, 7)),
         (fd.models.lora(fd.models.mlp(CLASSES, hidden=(6,)), rank=1), (5, 6)),
         (nn.Dense(CLASSES), (5, FEATURES)),
+        (ByName(), (5, FEATURES)),
         ((lambda key, x: jnp.zeros((x.shape[-1], CLASSES)), lambda w, x: x @ w), (5, CLASSES)),
         (nnx.Linear(FEATURES, CLASSES, rngs=nnx.Rngs(0)), (5, CLASSES)),
     ],
-    ids=["linen", "mlp", "lora", "one layer", "functions", "nnx"],
+    ids=["linen", "mlp", "lora", "one layer", "by name", "functions", "nnx"],
 )
 def test_the_representation_is_the_input_of_the_last_dense_layer_or_the_outputs(model, shape):
     found, outputs = representation(model, jax.ShapeDtypeStruct((5, FEATURES), jnp.float32))

@@ -145,6 +145,13 @@ def test_a_table_of_pandas(table):
     assert hours.num_classes == 0
 
 
+def test_moments_of_time_keep_their_differences(table):
+    """Seconds since 1970 that a single float32 cannot tell apart."""
+    seconds = 1_700_000_000 + np.arange(4)
+    fed = from_pandas(table.assign(age=seconds), table.assign(age=seconds), target="income")
+    assert len(np.unique(fed.train.x[:, 0])) == 4
+
+
 def test_missing_values_are_refused_or_imputed(table):
     lacking = table.assign(age=[20, None, 40, 90], job=["cook", None, "cook", "pilot"])
     with pytest.raises(ValueError, match="train: 1 values of 'age' are missing; must be none, or give impute=True"):

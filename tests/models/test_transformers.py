@@ -192,6 +192,22 @@ def test_adapters_of_layers_with_several_axes():
     )
 
 
+class ByName(nn.Module):
+    """Calls a dense layer with its input by name."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(inputs=x)
+
+
+def test_layers_that_are_called_by_name_are_adapted():
+    model, x = models.lora(ByName(), rank=2), np.ones((5, 4), np.float32)
+    params = random_params(model, x)
+    own = params["params"]["Dense_0"]
+    expected = x @ (own["kernel"] + own["lora_a"] @ own["lora_b"]) + own["bias"]
+    np.testing.assert_allclose(model.apply(params, x), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_a_federation_of_adapters_is_a_plain_loop_over_them():
     """One client with all data and full batches: gradient descent on the adapters, whose bytes alone travel."""
     rng = np.random.default_rng(0)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
@@ -162,9 +163,18 @@ def test_a_state_with_a_random_key_is_given_to_callbacks_and_continued(settings)
         )
 
 
-@pytest.mark.slow
+class by_class(fd.types.Loss):
+    """Cross-entropy with a weight for each class, an array that the cells share."""
+
+    weight: jax.Array
+
+    def __call__(self, logits: jax.Array, y: jax.Array) -> jax.Array:
+        return self.weight[y] * fd.losses.cross_entropy()(logits, y)
+
+
+@pytest.mark.thorough
 def test_clients_are_timed_once(settings):
-    made = cells(settings, time_clients=True)
+    made = cells(settings, time_clients=True, loss=by_class(jnp.ones(10)))
     found = prepare_batch(made).run([0, 1])
     assert found[0].seconds_per_step == found[1].seconds_per_step > 0
     assert found[0].history["client_seconds"][-1] == pytest.approx(18 * found[0].seconds_per_step)

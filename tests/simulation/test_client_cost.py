@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
+from fedjax_drag.data.batching import epoch_steps
 from fedjax_drag.simulation.planning.outline import ClientCost, client_cost
+from fedjax_drag.simulation.planning.setup import steps_of_clients
 from fedjax_drag.simulation.program.evaluation import work_metrics
 from fedjax_drag.simulation.program.local import LocalResult
+from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Batch, ClientRule, Uplink
 
 SIZE = 20 * 30 + 30
@@ -95,6 +98,17 @@ def test_the_history_counts_the_steps_of_clients_of_different_sizes(settings, di
         "bytes_up": 12 * 2 * model,
     }.items():
         assert result.history[name].tolist() == [2 * per_round] * 3, name
+
+
+@pytest.mark.parametrize("epochs", [1, 2.0, 0.5, 1.3, [2, 4]])
+@pytest.mark.parametrize("batch_size", [4, "full"])
+def test_steps_are_foreseen_as_they_are_drawn(settings, digits, epochs, batch_size):
+    asked = Settings(fd.aggregators.fedavg(), **settings(local_steps=None, local_epochs=epochs, batch_size=batch_size))
+    size = digits.rows.shape[1] if batch_size == "full" else batch_size
+    drawn = [4] * 12 if isinstance(epochs, list) else [epochs] * 12
+    each = [int(epoch_steps(count, turns, size)) for count, turns in zip(digits.counts, drawn, strict=True)]
+    assert steps_of_clients(asked, at_most=True).tolist() == each
+    assert (steps_of_clients(asked) <= each).all()
 
 
 @pytest.mark.thorough

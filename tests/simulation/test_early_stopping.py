@@ -26,6 +26,7 @@ def test_reasons():
     assert reason(history(0.1, 0.5, 0.5, 0.4), asked(2)) == told
     assert reason(history(np.nan, np.nan), asked(1)) is not None, "a model that is not finite does not rise"
     assert reason(history(0.1, 0.8), asked(stop_when=0.8)) == "test_accuracy has reached stop_when=0.8 after round 20"
+    assert reason(history(0.1, 0.8), asked(stop_when=np.float32(0.8))) is not None
     assert reason(history(0.8, 0.1), asked(stop_when=0.8)) is None
     both = history(0.5, 0.6) | history(0.7, 0.6, metric="validation_accuracy")
     assert reason(both, asked(1)).startswith("validation_accuracy has not risen above 0.7")
@@ -91,6 +92,7 @@ def test_an_exception_of_a_callback_carries_the_result_so_far(settings, kind):
     ("option", "message"),
     [
         ({"patience": 0}, "patience=0: must be"),
+        ({"stop_when": np.float32(90)}, "must be an accuracy"),
         ({"stop_when": 90}, r"stop_when=90: must be an accuracy in \(0, 1\], or for fd.simulate a function"),
     ],
 )

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_drag.data.skew import aligned
 from fedjax_drag.simulation.criterion import ACCURACY, ROUNDING, VALIDATION, Criterion
 
 _TARGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of shares, of which the highest is best
@@ -75,13 +76,7 @@ def table(
         chosen = figures.get(f"best_{by.name}") if alike or not len(values) else values[by.last_best(values)]
         shown = [by.text(values[-1] if len(values) else None), by.text(chosen)]
         lines.append([label, *shown, *reached, speed, f"{figures['seconds']:.1f}"])
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
-        )
-        for line in lines
-    )
+    return "\n".join(aligned(lines))
 
 
 def _best(history: Mapping[str, np.ndarray], by: Criterion) -> float:

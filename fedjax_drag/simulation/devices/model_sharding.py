@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag.checks import shown
+from fedjax_drag.ops.paths import path_of
 
 CLIENTS = "clients"
 """The name of the clients' axis where a mesh has others."""
@@ -90,7 +91,7 @@ def specs_of(rules: ShardingRules, params: Any, mesh: Mesh) -> Specs:
     Raises:
       ValueError: a spec does not fit its parameter or the mesh.
     """
-    paths = [(_named(path), leaf.shape) for path, leaf in jax.tree.leaves_with_path(params)]
+    paths = [(path_of(path), leaf.shape) for path, leaf in jax.tree.leaves_with_path(params)]
     axes = tuple(name for name in mesh.axis_names if name != clients_axis(mesh))
 
     def spec(path: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
@@ -130,7 +131,7 @@ def spec_of(path: Any, shape: tuple[int, ...], specs: Specs) -> list[Any] | None
     Returns:
       An entry for each axis of ``shape``; None for what is like no parameter.
     """
-    parts, known = _named(path).split("/"), _by_path(specs)
+    parts, known = path_of(path).split("/"), _by_path(specs)
     for start in range(len(parts) + 1):
         found = known.get("/".join(parts[start:]))
         if found and len(found.shape) <= len(shape) and shape[len(shape) - len(found.shape) :] == found.shape:
@@ -172,10 +173,6 @@ def split_among(entries: list[Any], shape: tuple[int, ...], mesh: Mesh) -> list[
 @functools.lru_cache(maxsize=16)
 def _by_path(specs: Specs) -> Mapping[str, Divided]:
     return {one.path: one for one in specs}
-
-
-def _named(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _names(entry: Any) -> tuple[str, ...]:

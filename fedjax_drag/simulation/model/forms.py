@@ -145,15 +145,16 @@ def _batch_norm(frozen: bool, real: Bool[Array, " batch"] | None) -> Iterator[No
         layer = context.module
         if not isinstance(layer, nn.BatchNorm) or context.method_name != "__call__":
             return method(*args, **kwargs)
+        x = args[0] if args else kwargs["x"]
         if frozen:
             before = layer.use_running_average
             object.__setattr__(layer, "use_running_average", True)  # a bound module is frozen
             try:
-                return method(args[0])
+                return method(x)
             finally:
                 object.__setattr__(layer, "use_running_average", before)
         if real is not None and kwargs.get("mask") is None:
-            kwargs = {**kwargs, "mask": real.reshape(-1, *[1] * (jnp.ndim(args[0]) - 1))}
+            kwargs = {**kwargs, "mask": real.reshape(-1, *[1] * (jnp.ndim(x) - 1))}
         return method(*args, **kwargs)
 
     with nn.intercept_methods(call):

@@ -20,7 +20,7 @@ def with_representation(function: Callable[..., Any]) -> Callable[..., tuple[Any
 
         def look(method: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
             if any(isinstance(context.module, layer) and context.method_name == name for layer, name in _DENSE):
-                inputs.append(args[0])
+                inputs.append(args[0] if args else next(iter(kwargs.values())))
             return method(*args, **kwargs)
 
         with nn.intercept_methods(look):

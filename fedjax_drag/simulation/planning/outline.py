@@ -87,7 +87,7 @@ def with_traffic(
 
 def num_bytes(message: Any) -> int:
     """Bytes of a message, arrays or shapes."""
-    return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(message))
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(message))
 
 
 def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Uplink, own: Any = ()) -> ClientCost:
@@ -103,38 +103,26 @@ def client_cost(client: ClientRule, downlink: Downlink, batch: Batch, uplink: Up
     start = client_params(downlink.start, own)
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(downlink.start))
     carry = jax.eval_shape(client.begin, downlink)
-    counter = _Gradients()
+    calls: list[None] = []
 
     def direction(
         start: Params, carry: Any, downlink: Downlink, batch: Batch, gradients: Sequence[Params]
     ) -> tuple[Params, Any]:
+        calls.clear()
+
+        def grad_fn(w: Params, batch: Batch) -> Params:
+            del batch
+            calls.append(None)
+            return gradients[len(calls) - 1] if gradients else jax.tree.map(jnp.zeros_like, w)
+
         keyed: dict[str, Any] = {"key": jax.random.key(0)} if client.keyed else {}
-        told = downlink._replace(num_steps=1)
-        return client.direction(counter.restart(gradients), start, carry, told, batch, **keyed)
+        return client.direction(grad_fn, start, carry, downlink._replace(num_steps=1), batch, **keyed)
 
     jax.eval_shape(direction, start, carry, downlink, batch, [])
-    number = counter.calls
+    number = len(calls)
     traced = jax.make_jaxpr(direction)(start, carry, downlink, batch, [start] * number)
     operations = _elementwise(traced.jaxpr) / max(parameters, 1)
     return ClientCost(number, round(operations, 2), num_bytes(downlink), num_bytes(uplink))
-
-
-class _Gradients:
-    """A ``grad_fn`` that counts its calls and computes nothing."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.given: Sequence[Params] = ()
-
-    def restart(self, gradients: Sequence[Params]) -> Callable[[Params, Batch], Params]:
-        """A ``grad_fn`` that returns these one after the other, or zeros where there are none."""
-        self.calls, self.given = 0, gradients
-        return self
-
-    def __call__(self, w: Params, batch: Batch) -> Params:
-        del batch
-        self.calls += 1
-        return self.given[self.calls - 1] if self.given else jax.tree.map(jnp.zeros_like, w)
 
 
 def _elementwise(jaxpr: Any) -> int:

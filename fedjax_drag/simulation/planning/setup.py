@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from fedjax_drag import tree
 from fedjax_drag.clients import sgd
-from fedjax_drag.data.batching import gather
+from fedjax_drag.data.batching import epoch_steps, gather
 from fedjax_drag.data.malicious import choose_malicious
 from fedjax_drag.data.normalization import TOKENS, UNSCALED
 from fedjax_drag.losses import cross_entropy
@@ -328,15 +328,17 @@ def steps_of_clients(settings: Settings, at_most: bool = False) -> np.ndarray:
       settings: of the run.
       at_most: the most that may be drawn, where numbers of steps are; default as they may be drawn.
     """
-    counts = settings.split.training.counts
+    rows, counts = settings.split.training.rows, settings.split.training.counts
+    assert rows is not None
     assert counts is not None
     fewest, most = span(settings.local_epochs if settings.local_steps is None else settings.local_steps)
     steps = np.full(len(counts), most)
     if fewest is not None and not at_most:
         steps = np.random.default_rng(0).integers(fewest, most + 1, len(counts))
     if settings.local_epochs is not None:
-        whole = settings.batch_size == FULL
-        steps = np.ceil(steps * (np.ones(len(counts)) if whole else counts / settings.batch_size))
+        size = rows.shape[1] if settings.batch_size == FULL else int(settings.batch_size)
+        each: Any = epoch_steps(counts, 1 if fewest else most, size)
+        steps = np.asarray(steps * each if fewest else each)
     return steps if settings.deadline is None else np.minimum(steps, settings.deadline)
 
 

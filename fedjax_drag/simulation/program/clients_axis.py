@@ -52,21 +52,17 @@ def map_clients(
       into: a pytree like the outputs whose buffers may be overwritten with them; default None. A loop that carries the
         outputs of its last turn back in saves filling new buffers with zeros, which costs as much as a pass over them.
     """
-
-    def on_one_device(shared: Any, inputs: Any, into: Any) -> Any:
-        of_entry = functools.partial(one, shared)
-        if batching.clients_axis == "vmap":
-            return jax.vmap(of_entry)(inputs)
-        return _in_chunks(of_entry, lambda _, outputs: ((), outputs), inputs, batching.clients_per_chunk or 1, into)[1]
-
-    if mesh is None or num_shares(mesh) == 1:
-        return on_one_device(shared, inputs, into)
-    split = PartitionSpec(clients_axis(mesh))
-    return _shared_among(mesh, on_one_device, (PartitionSpec(), split, split), split)(shared, inputs, into)
+    return sum_clients(batching, mesh, one, lambda shared, entries, outputs: ((), outputs), shared, inputs, into)[1]
 
 
 def sum_clients(
-    batching: ClientBatching, mesh: Mesh | None, one: One, accumulate: Accumulate, shared: Any, inputs: Any
+    batching: ClientBatching,
+    mesh: Mesh | None,
+    one: One,
+    accumulate: Accumulate,
+    shared: Any,
+    inputs: Any,
+    into: Any = None,
 ) -> tuple[Any, Any]:
     """Calls ``one`` for every entry of ``inputs`` and ``accumulate`` for every chunk of them.
 
@@ -80,24 +76,25 @@ def sum_clients(
       accumulate: called with ``shared``, the entries of a chunk and the outputs of ``one``.
       shared: the same for all entries.
       inputs: a pytree with a leading axis.
+      into: as for :func:`map_clients`, like what is kept.
 
     Returns:
       The sum of all totals, and what is kept of each entry, with a leading axis as long as that of ``inputs``.
     """
     axis = None if mesh is None or num_shares(mesh) == 1 else clients_axis(mesh)
 
-    def on_one_device(shared: Any, inputs: Any) -> tuple[Any, Any]:
+    def on_one_device(shared: Any, inputs: Any, into: Any) -> tuple[Any, Any]:
         of_entry, of_chunk = functools.partial(one, shared), functools.partial(accumulate, shared)
         if batching.clients_axis == "vmap":
             total, kept = of_chunk(inputs, jax.vmap(of_entry)(inputs))
         else:
-            total, kept = _in_chunks(of_entry, of_chunk, inputs, batching.clients_per_chunk or 1, None)
+            total, kept = _in_chunks(of_entry, of_chunk, inputs, batching.clients_per_chunk or 1, into)
         return (total if axis is None else jax.lax.psum(total, axis)), kept
 
     if mesh is None or axis is None:
-        return on_one_device(shared, inputs)
-    specs = PartitionSpec(), PartitionSpec(axis)
-    return _shared_among(mesh, on_one_device, specs, specs)(shared, inputs)
+        return on_one_device(shared, inputs, into)
+    whole, split = PartitionSpec(), PartitionSpec(axis)
+    return _shared_among(mesh, on_one_device, (whole, split, split), (whole, split))(shared, inputs, into)
 
 
 def _shared_among(

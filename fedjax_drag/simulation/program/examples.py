@@ -86,15 +86,10 @@ def class_counts(run: Run, shared: RoundInput, own: ClientInput) -> Int[Array, "
     return jax.ops.segment_sum(real.astype(jnp.int32), labels, run.model.num_classes)
 
 
-def mean_loss(run: Run, shared: RoundInput, own: ClientInput, params: Params) -> Float[Array, ""]:
-    """The mean loss of a model over all examples of a client, poisoned ones included, in evaluation."""
-    return loss_moments(run, shared, own, params)[0]
-
-
 def loss_moments(
     run: Run, shared: RoundInput, own: ClientInput, params: Params, drawn: Int[Array, " batch"] | None = None
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The mean and the mean square of a model's loss over examples of a client, as of :func:`mean_loss`.
+    """The mean and the mean square of a model's loss over examples of a client, poisoned ones included, in evaluation.
 
     Args:
       run: of which the model is read, and the attack.

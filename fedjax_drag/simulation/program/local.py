@@ -17,7 +17,7 @@ from fedjax_drag.per_client import PerClient
 from fedjax_drag.simulation.devices.model_sharding import divided_like_params
 from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.examples import Drawn, class_counts, fetch, mean_loss
+from fedjax_drag.simulation.program.examples import Drawn, class_counts, fetch, loss_moments
 from fedjax_drag.simulation.program.malicious import HONEST, Misled, misled
 from fedjax_drag.simulation.run import (
     FULL,
@@ -318,7 +318,7 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
         local = local_pass(
             client,
             loss_fn,
-            client.receive(divided(downlink), functools.partial(mean_loss, run, shared, own)),
+            client.receive(divided(downlink), lambda params: loss_moments(run, shared, own, params)[0]),
             fetch=functools.partial(fetch, run, shared, own),
             drawn=Drawn(places, keys, steps if run.attack and "local_step" in run.attack.needs else None),
             step_size=step_size_of(run, shared.round) if own.step_size is None else own.step_size,

@@ -31,6 +31,7 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.per_client import without_rows
+from fedjax_drag.simulation.devices.host_state import completed
 from fedjax_drag.simulation.devices.placement import split_coordinates
 from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.simulation.program import sampling
@@ -230,7 +231,7 @@ def stream(run: Run, state: RunState, cohort: Cohort) -> RoundOutcome:
         return CohortPass(*sum_clients(run.batching, run.mesh, one, accumulate, shared, entries))
 
     ready, ((total, benign), (kept, local, accepted)) = _pass_once_or_twice(sums, over_clients, shared, extras)
-    finished = sums.finish(state.params, total, _with_rows(ready, rows), kept, **extras)
+    finished = sums.finish(state.params, total, completed(ready, rows), kept, **extras)
     return RoundOutcome(*finished, local, accepted, benign)
 
 
@@ -241,7 +242,7 @@ def _accumulate(
     extras = {**shared.extras, **chunk.extras, **run.constants}
     if sums.needs_first_pass is not None:
         extras["first_pass"] = shared.first_pass
-    total, kept = sums.accumulate(shared.params, results.uplink, _with_rows(shared.state, chunk.rows), **extras)
+    total, kept = sums.accumulate(shared.params, results.uplink, completed(shared.state, chunk.rows), **extras)
     benign = ()
     if run.attack is not None:
         benign = sum_of_benign(results.uplink.delta, chunk.client.malicious, chunk.extras.get("valid"))
@@ -280,11 +281,6 @@ def _pass_once_or_twice(
     shapes = jax.eval_shape(over_clients, shared)
     blank = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), shapes)
     return jax.lax.fori_loop(0, 1 + twice.astype(jnp.int32), turn, (shared.state, blank))
-
-
-def _with_rows(state: State, rows: Any) -> State:
-    """A state from :func:`~fedjax_drag.per_client.without_rows` with the rows of :func:`_rows_only` in their places."""
-    return per_client.convert(lambda _, mine: mine, state, rows)
 
 
 def _rows_only(state: State) -> Any:

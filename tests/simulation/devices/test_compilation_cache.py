@@ -181,6 +181,9 @@ def test_unlisted_files_are_removed_and_the_oldest_beyond_the_limit(tmp_path, mo
     (tmp_path / "unlisted-cache").write_bytes(b"1")
     (tmp_path / "link-cache").symlink_to(tmp_path / "new-cache")
     compilation_cache.verify(tmp_path)
+    (tmp_path / "link-cache").symlink_to(tmp_path / "new-cache")
+    compilation_cache.record(tmp_path)
+    compilation_cache.verify(tmp_path)
     kept = {compilation_cache.MANIFEST, "new-cache", "autotune", "old-cache"}
     assert {path.name for path in tmp_path.iterdir()} == kept
     monkeypatch.setattr(compilation_cache, "LARGEST", 250)

@@ -119,7 +119,7 @@ class Both(nn.Module):
 
     @nn.compact
     def __call__(self, x, train=False, noisy=False):
-        x = nn.BatchNorm(use_running_average=not train)(x.reshape(len(x), -1))
+        x = nn.BatchNorm(use_running_average=not train)(x=x.reshape(len(x), -1))
         return nn.Dense(10)(x + noisy * jax.random.normal(self.make_rng("noise"), x.shape) if noisy else x)
 
 
@@ -129,6 +129,8 @@ def test_arguments_of_the_usual_names_are_known_also_beside_given_ones(settings)
     simulation = prepare(FEDAVG, **settings(model=model, num_rounds=1))
     before = simulation.initial_state().model.statistics
     after = simulation.run().state.model.statistics
+    padded = settings(model=model, num_rounds=1, local_steps=None, local_epochs=1.0, model_state="frozen")
+    assert np.isfinite(prepare(FEDAVG, **padded).run().history["test_loss"]).all()
     assert (jax.tree.leaves(after)[0] != jax.tree.leaves(before)[0]).any(), "running statistics are those of training"
 
 
