@@ -1,13 +1,14 @@
 """The ``fedjax-drag arena`` commands."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedjax_drag import stopping
 from fedjax_drag.cli.common import (
     Debug,
+    OutFolder,
     Quiet,
     config_argument,
     laid_out,
@@ -35,9 +36,7 @@ def run(
         str | None,
         typer.Option(metavar="FILE", help="Rows that are not played again: arena.json, or a standing of the package."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration.")
-    ] = None,
+    out: OutFolder = None,
     quiet: Quiet = False,
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Run code that CONFIG refers to.")] = False,
     debug: Debug = False,
@@ -80,26 +79,13 @@ def run(
     """
     with reported(debug):
         with user_errors(), without_garbage_collection():
-            from fedjax_drag.cores import one_device_per_core, start
-            from fedjax_drag.experiment.arena import play, tables
             from fedjax_drag.experiment.arena.protocol import load_arena
             from fedjax_drag.experiment.arena.standing import read
-            from fedjax_drag.experiment.arena.trials import Trials
-            from fedjax_drag.experiment.config.config import slug
-            from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 
             arena = load_arena(config)
             arena = arena.only(entry) if entry else arena
-            keep_compiled()
-            one_device_per_core()
-            start()
-            trials = Trials(out or Path("runs") / slug(arena.name), quiet or None, allow_code)
             given = None if standing is None else read(standing)
-            play.begin(arena, trials, given)
-        with stopping.saving():
-            finished = play.play(arena, trials, given)
-        if not quiet:
-            typer.echo(f"\n{tables.page(finished)}\nresults in {trials.folder}")
+        _play(arena, given, out, quiet, allow_code)
 
 
 @app.command()
@@ -115,9 +101,7 @@ def enter(
     ] = "digits",
     label: Annotated[str | None, typer.Option(help="Its name in tables; default that in CODE.")] = None,
     part: Annotated[str, typer.Option(metavar="KIND", help="aggregator, algorithm or client.")] = "aggregator",
-    out: Annotated[
-        Path | None, typer.Option(help="Results folder; default runs/NAME, after the configuration.")
-    ] = None,
+    out: OutFolder = None,
     quiet: Quiet = False,
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Run CODE.")] = False,
     debug: Debug = False,
@@ -136,24 +120,33 @@ def enter(
     """
     with reported(debug):
         with user_errors(), without_garbage_collection():
-            from fedjax_drag.cores import one_device_per_core, start
-            from fedjax_drag.experiment.arena import play, tables
-            from fedjax_drag.experiment.arena.trials import Trials
-            from fedjax_drag.experiment.config.config import flatten, slug
+            from fedjax_drag.experiment.arena.play import entered
+            from fedjax_drag.experiment.config.config import flatten
             from fedjax_drag.experiment.config.yaml_text import parse
-            from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 
             grid = {key: values for change in parse(settings or ()) for key, values in flatten(change).items()}
-            checked, given = play.entered(code, grid, arena, label, part, None)
-            keep_compiled()
-            one_device_per_core()
-            start()
-            trials = Trials(out or Path("runs") / slug(checked.name), quiet or None, allow_code)
-            play.begin(checked, trials, given)
-        with stopping.saving():
-            finished = play.play(checked, trials, given)
-        if not quiet:
-            typer.echo(f"\n{tables.page(finished)}\nresults in {trials.folder}")
+            checked, given = entered(code, grid, arena, label, part, None)
+        _play(checked, given, out, quiet, allow_code)
+
+
+def _play(arena: Any, given: Any, out: Path | None, quiet: bool, allow_code: bool) -> None:
+    """Plays what is left of an arena, with the rows that are given, and shows the standing."""
+    with user_errors(), without_garbage_collection():
+        from fedjax_drag.cores import one_device_per_core, start
+        from fedjax_drag.experiment.arena import play, tables
+        from fedjax_drag.experiment.arena.trials import Trials
+        from fedjax_drag.experiment.config.config import slug
+        from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
+
+        keep_compiled()
+        one_device_per_core()
+        start()
+        trials = Trials(out or Path("runs") / slug(arena.name), quiet or None, allow_code)
+        play.begin(arena, trials, given)
+    with stopping.saving():
+        finished = play.play(arena, trials, given)
+    if not quiet:
+        typer.echo(f"\n{tables.page(finished)}\nresults in {trials.folder}")
 
 
 @app.command()

@@ -43,7 +43,7 @@ def sweep(
     launcher: Annotated[
         str | None, typer.Option(metavar="KIND", help="Run as jobs: local (of this machine) or slurm.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(metavar="N", help="How many jobs; default 1.")] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="How many jobs; default 1.")] = None,
     job_options: Annotated[
         list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="What each job asks for.")
     ] = None,
@@ -121,7 +121,7 @@ def sweep(
             if target is None:
                 finished = sweeping.execute(planned, quiet or None, cells_per_program)
             else:
-                finished = cluster.execute(planned, target, jobs or 1, quiet=quiet or None)
+                finished = cluster.execute(planned, target, jobs or 1, quiet=quiet or None, most=cells_per_program)
         if not quiet:
             typer.echo(f"\n{(folder / sweep_folder.SUMMARY).read_text(encoding='utf-8')}\nresults in {folder}")
         if failed := [cell for cell in finished.cells if cell.status == "failed"]:

@@ -97,6 +97,7 @@ def test_errors_are_one_line(command, protocol, tmp_path):
     for arguments, message in (
         (("run", "none.yaml"), "configuration 'none.yaml': no such file"),
         (("run", wrong), "krun"),
+        (("run", protocol, "--out", ""), "--out='': must be the path of a folder"),
         (("run", protocol, "--entry", "krum"), "entry='krum': must be one of fedavg, root_only, median"),
         (("enter", "my_rules.py:rule", "radius"), "override 'radius': must be key=value"),
         (("enter", "my_rules.py:rule", "--label", "median"), "label='median': is that of another entry"),

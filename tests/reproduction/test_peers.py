@@ -126,6 +126,14 @@ def test_runs_that_are_kept_read_back_and_newer_ones_take_their_place(tmp_path, 
     assert peers.kept() == {other: [43.0], older: [10.0, 50.0]}
 
 
+def test_a_run_that_its_patience_has_ended_is_finished(tmp_path):
+    config = dataclasses.replace(points_of("fedlab", tmp_path)[0], stop_when=None, patience=1)
+    write(tmp_path, config, [0.9, 0.96], every=1)
+    assert sweep_folder.finished(tmp_path) == []
+    write(tmp_path, config, [0.9, 0.96, 0.95], every=1)
+    assert len(sweep_folder.finished(tmp_path)) == 1
+
+
 def test_a_run_with_another_setting_is_not_kept(tmp_path):
     """As for what a deviation changes, see docs/results/peers.md; another seed is welcome."""
     config = points_of("fedlab", tmp_path)[0]

@@ -194,6 +194,8 @@ def play(arena: Arena, trials: Trials, given: Standing | None = None) -> Standin
                 if trials.folder is not None:
                     _write(standing, arena, trials.folder, decided)
     if trials.folder is not None:
+        if not (trials.folder / FILE).is_file():  # all rows were given
+            _write(standing, arena, trials.folder, decided)
         from fedjax_drag.experiment.arena import page  # here: matplotlib is slow
 
         page.write(standing, trials.folder / PAGE)

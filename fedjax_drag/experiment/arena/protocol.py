@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedjax_drag import checks
 from fedjax_drag.experiment.build.experiment import read
-from fedjax_drag.experiment.config.config import flatten, slug
+from fedjax_drag.experiment.config.config import check_name, flatten, slug
 from fedjax_drag.experiment.config.own import as_text
 
 HONEST = "none"
@@ -133,7 +134,10 @@ def load_arena(source: str | Path | Mapping[str, Any]) -> Arena:
     most = mapping.get("most_settings", 8)
     if not isinstance(most, int) or most < 1:
         raise ValueError(f"most_settings={most!r}: must be a whole number, at least 1")
-    written = dict.fromkeys(ALWAYS) | (mapping.get("entries") or {})
+    written = mapping.get("entries") or {}
+    if not isinstance(written, Mapping):
+        raise ValueError(f"entries={written!r}: must be a mapping from labels to methods and settings")
+    written = dict.fromkeys(ALWAYS) | dict(written)
     entries = [entry_of(label, value, most) for label, value in written.items()]
     attacks, backdoors = (_opponents(kind, mapping.get(kind) or {}) for kind in ("attacks", "backdoors"))
     for one in backdoors:
@@ -143,7 +147,9 @@ def load_arena(source: str | Path | Mapping[str, Any]) -> Arena:
     for kind, known in (("attacks", [*attacks, *backdoors]), ("entries", entries)):
         _check_labels(kind, [one.label for one in known])
     opponents = Opponent(HONEST, None, {}), *attacks
-    name, version = mapping.get("name", "arena"), mapping.get("version", 1)
+    name, version = str(mapping.get("name", "arena")), mapping.get("version", 1)
+    check_name("name", name)
+    checks.count("version", version)
     return Arena(name, version, base, tasks, opponents, tuple(entries), tuning, seeds, most, backdoors)
 
 

@@ -55,11 +55,14 @@ def method(config: Config, num_clients: int) -> Any:
       An :class:`~fedjax_drag.types.Algorithm`.
 
     Raises:
-      ValueError: a builder refuses its arguments, or the algorithm brings a part of its own that
-        the configuration also asks for.
+      ValueError: a builder refuses its arguments, the algorithm brings a part of its own that the configuration also
+        asks for, or there are more malicious clients than clients.
     """
     builder = builder_of("algorithm", config.algorithm)
-    fewest, most = malicious_in_cohort(config, num_clients)
+    number = count_malicious(
+        num_clients, config.cohort_size, config.byzantine_fraction, config.num_byzantine, config.byzantine_of
+    )
+    fewest, most = malicious_per_cohort(num_clients, config.cohort_size, number, config.byzantine_of)
     if config.attack is not None and most:
         _check_num_byzantine("aggregator", config.aggregator, fewest, most)
     known = {"num_clients": num_clients, "num_byzantine": fewest}
@@ -88,22 +91,6 @@ def _not_private(config: Config, reason: str) -> ValueError:
     assert config.privacy is not None
     name = f"privacy.name={config.privacy.name!r}"
     return ValueError(f"{name}: algorithm {config.algorithm.name} {reason}; must be from_aggregator")
-
-
-def malicious_in_cohort(config: Config, num_clients: int) -> tuple[int, int]:
-    """How many malicious clients a cohort has on the average, rounded up, and how many it can have.
-
-    Args:
-      config: a single-run configuration.
-      num_clients: size of the federation, M.
-
-    Raises:
-      ValueError: there are more malicious clients than clients.
-    """
-    number = count_malicious(
-        num_clients, config.cohort_size, config.byzantine_fraction, config.num_byzantine, config.byzantine_of
-    )
-    return malicious_per_cohort(num_clients, config.cohort_size, number, config.byzantine_of)
 
 
 def part(config: Config, key: str, known: Mapping[str, Any] | None = None) -> Any:

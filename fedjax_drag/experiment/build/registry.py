@@ -26,8 +26,8 @@ def _builders(kind: ComponentKind) -> Iterator[tuple[str, Callable[..., Any]]]:
         module = importlib.import_module(f"fedjax_drag.{name}")
         for public in module.__all__:
             value = getattr(module, public)
-            makes = inspect.isfunction(value) or (inspect.isclass(value) and issubclass(value, kind.makes))
-            if makes and public not in kind.others:
+            builds = inspect.isclass(value) and issubclass(value, kind.makes) and value not in kind.makes
+            if (builds or inspect.isfunction(value)) and public not in kind.others:
                 yield public, value
 
 

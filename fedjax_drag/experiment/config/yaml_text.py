@@ -1,6 +1,5 @@
 """YAML text, of a file or of an override: read as plain values, within bounds; errors are one line."""
 
-import contextlib
 import io
 import re
 from collections.abc import Iterable, Mapping
@@ -81,18 +80,8 @@ _SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 class _Dumper(_SafeDumper):
     """Quotes texts such as ``1e-3``, which OmegaConf reads as numbers."""
 
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
-    def represent_text(self, text: str) -> yaml.ScalarNode:
-        if text[:1] in "+-.0123456789":
-            with contextlib.suppress(ValueError):
-                float(text)
-                return self.represent_scalar("tag:yaml.org,2002:str", text, style="'")
-        return self.represent_str(text)
-
-
-_Dumper.add_representer(str, _Dumper.represent_text)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[\d_.]+[eE][-+]?\d+$"), [*"-+.0123456789"])
 
 
 def _check_text(text: str) -> None:

@@ -38,7 +38,9 @@ def plan_runs(runs: Mapping[str, Config], target: Target, say: Say) -> Iterator[
 
 def _remedy(plan: RunPlan, config: Config, federations: Federations, say: Say) -> Remedy:
     """The first change with which a run fits, of those that change its results least."""
+    tried = 0
     for words, changes, target in itertools.islice(_changes(plan, config), MOST_TRIED):
+        tried += 1
         say(f"{plan.label} does not fit; with {words}")
         try:
             changed = plan_run(plan.label, dataclasses.replace(config, **changes), target, federations, lambda _: None)
@@ -46,7 +48,7 @@ def _remedy(plan: RunPlan, config: Config, federations: Federations, say: Say) -
             continue
         if changed.fits:
             return Remedy(words, changed)
-    return Remedy(f"none of {MOST_TRIED} changes that were tried; a smaller model, cohort or batch needs less", None)
+    return Remedy(f"none of {tried} changes that were tried; a smaller model, cohort or batch needs less", None)
 
 
 def _changes(plan: RunPlan, config: Config) -> Iterator[tuple[str, Mapping[str, Any], Target]]:

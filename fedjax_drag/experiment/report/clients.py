@@ -147,6 +147,7 @@ def _heat_map(cohorts: _Cohorts, values: np.ndarray, title: str, kept: np.ndarra
     """
     ids, malicious = cohorts.ids[kept].T, cohorts.malicious[kept].T
     axis: dict[str, Any] = {"title": {"text": "cohort, malicious first"}, "showticklabels": False}
+    labels: list[str] = []
     if cohorts.sides is None:
         place = np.argsort(~malicious, axis=0, kind="stable")
         there = np.ones(place.shape, bool)
@@ -178,6 +179,7 @@ def _heat_map(cohorts: _Cohorts, values: np.ndarray, title: str, kept: np.ndarra
         "xaxis": {"title": {"text": "communication round"}, "showgrid": False},
         "yaxis": {"range": [len(place) - 0.5, -0.5], "showgrid": False, "zeroline": False} | axis,
         "height": int(np.clip(130 + 15 * len(place), 240, 760)),
+        "meta": labels,
     }
     return {"data": data, "layout": layout}
 

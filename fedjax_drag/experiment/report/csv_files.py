@@ -30,10 +30,9 @@ def of_chart(chart: dict[str, Any]) -> str:
     axes = [html.unescape(chart["layout"][axis]["title"]["text"]) for axis in ("xaxis", "yaxis")]
     first = chart["data"][0]
     if first.get("type") == "heatmap":
-        ticks = chart["layout"]["yaxis"]
-        names = dict(zip(ticks.get("tickvals", ()), ticks.get("ticktext", ()), strict=True))
+        names = chart["layout"].get("meta") or range(len(first["z"]))
         cells = [
-            [x, names.get(y, y), value]
+            [x, names[y], value]
             for y, row in enumerate(first["z"])
             for x, value in zip(first.get("x", range(len(row))), row, strict=True)
         ]

@@ -86,10 +86,11 @@ def results(found: Sequence[Group], target: float | None) -> ResultTable:
 
 
 def best_of(run: ReportedRun, by: Criterion) -> BestRound:
-    """The last of the best rounds of a run that has begun; a share that is not finite counts as 0."""
+    """The last of the best rounds of a run that has begun; a share that is not finite counts as the worst."""
     values, on_test = (run.history[column] for column in (by.column, by.test))
     if by.is_share:
-        values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+        worst = float(not by.higher_is_better)
+        values = np.nan_to_num(values, nan=worst, posinf=worst, neginf=worst)
     place = by.last_best(values)
     test = float((values if by.column == by.test else on_test)[place])
     return BestRound(int(run.history["round"][place]), float(values[place]), test)

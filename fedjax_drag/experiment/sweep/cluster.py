@@ -55,17 +55,19 @@ class JobShare:
     Attributes:
       grid: the sweep with the cells of this job alone.
       folder: the results folder of the job, whose cells are a link to those of the sweep.
+      most: cells in one program; None for what fits.
     """
 
     grid: Grid
     folder: Path
+    most: int | None = None
 
     def __call__(self) -> tuple[Cell, ...]:
         """Runs the cells; those that are finished are read."""
         one_device_per_core()
         keep_compiled()
         planned = sweep.CheckedSweep(self.grid, self.folder, resume=True, federations=Federations())
-        return sweep.execute(planned, quiet=True).cells
+        return sweep.execute(planned, quiet=True, cells_per_program=self.most).cells
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -117,7 +119,9 @@ def executor(launcher: str, folder: Path, options: Iterable[str] = ()) -> Any:
     return made
 
 
-def execute(planned: sweep.CheckedSweep, submit_to: Any, num_jobs: int, quiet: bool | None = None) -> sweep.Sweep:
+def execute(
+    planned: sweep.CheckedSweep, submit_to: Any, num_jobs: int, quiet: bool | None = None, most: int | None = None
+) -> sweep.Sweep:
     """Runs the cells of a planned sweep in several jobs and waits for them.
 
     A job that dies is submitted again with the cells it has left; a cell that kills its job again and again is recorded
@@ -128,6 +132,7 @@ def execute(planned: sweep.CheckedSweep, submit_to: Any, num_jobs: int, quiet: b
       submit_to: from :func:`executor`.
       num_jobs: how many jobs, >= 1; no more than there are cells.
       quiet: as for :func:`fedjax_drag.experiment.sweep.sweep.sweep`.
+      most: cells in one program of a job; default what fits.
 
     Raises:
       KeyboardInterrupt: stopped by Ctrl-C; the jobs are cancelled.
@@ -149,7 +154,7 @@ def execute(planned: sweep.CheckedSweep, submit_to: Any, num_jobs: int, quiet: b
         folder = jobs / f"part-{next(numbers)}"
         folder.mkdir(parents=True)
         (folder / cells.name).symlink_to(os.path.relpath(cells, folder), target_is_directory=True)
-        return JobShare(dataclasses.replace(planned.grid, points=tuple(points)), folder.absolute())
+        return JobShare(dataclasses.replace(planned.grid, points=tuple(points)), folder.absolute(), most)
 
     def submit(chosen: Sequence[JobShare]) -> list[Any]:
         with submit_to.batch():

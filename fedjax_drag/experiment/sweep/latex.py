@@ -113,7 +113,7 @@ def _column(groups: Sequence[Sequence[Cell]], metric: str, by: Criterion, ties: 
     entries = []
     for group, one in zip(groups, estimates, strict=True):
         mark = r"\mathbf" if one.mean == best else r"\underline" if ties and abs(one.mean - best) <= margin else ""
-        text = _text(one, by) if np.isfinite(one.mean) else r"\textrm{--}"
+        text = one.text(by).replace("\N{PLUS-MINUS SIGN}", r"\pm") if np.isfinite(one.mean) else r"\textrm{--}"
         star = "^{*}" if any(cell.status != "done" for cell in group) else ""
         entries.append(f"${mark}{{{text}}}{star}$" if mark else f"${text}{star}$")
     return entries
@@ -123,11 +123,6 @@ def _estimate(cells: Sequence[Cell], metric: str) -> Estimate:
     """Over the cells that have come to an end, which differ in their seeds."""
     found = [mean_final([cell], metric) for cell in cells if cell.status in COMPLETE]
     return estimate(np.array(found)) if found else Estimate(np.nan, np.nan)
-
-
-def _text(one: Estimate, by: Criterion) -> str:
-    half = "" if np.isnan(one.half) else rf" \pm {by.figure(one.half)}"
-    return f"{by.figure(one.mean)}{half}"
 
 
 def _line(cells: Sequence[str]) -> str:

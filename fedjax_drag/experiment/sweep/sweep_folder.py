@@ -9,6 +9,7 @@ from fedjax_drag.experiment.sweep.grid import Grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.experiment.sweep.summary_page import summary
 from fedjax_drag.files import check_kinds, write_text
+from fedjax_drag.simulation.driver import reason
 
 CONFIG, TABLE, PARQUET, SUMMARY = "sweep.yaml", "table.csv", "table.parquet", "summary.md"
 HEATMAP, CELLS, JOBS = "heatmap.png", "cells", "jobs"
@@ -54,15 +55,10 @@ def draw(folder: Path, grid: Grid, cells: Sequence[Cell], anew: bool) -> None:
 
 
 def finished(folder: Path) -> list[results.StoredRun]:
-    """The runs of the cells that are at their end: after all rounds, or at the accuracy of ``stop_when``."""
+    """The runs of the cells at their end: after all rounds, or where ``stop_when`` or ``patience`` ended them."""
     runs = [run for cell in sorted((folder / CELLS).iterdir()) for run in results.read(cell) if run.history]
-
-    def ended(run: results.StoredRun) -> bool:
-        target = run.config.stop_when
-        reached = target is not None and run.history["test_accuracy"][-1] >= target
-        return reached or run.history["round"][-1] == run.config.rounds
-
-    return [run for run in runs if ended(run)]
+    over = lambda run: run.history["round"][-1] == run.config.rounds
+    return [run for run in runs if over(run) or reason(run.history, run.config, run.criterion)]
 
 
 def clear(folder: Path) -> None:

@@ -13,6 +13,7 @@ from standings import ARENA, stand_in
 import fedjax_drag as fd
 from fedjax_drag import stopping
 from fedjax_drag.experiment.arena import changes, own_code, play, tables
+from fedjax_drag.experiment.arena.protocol import load_arena
 from fedjax_drag.experiment.arena.trials import Trials, key_of
 from fedjax_drag.experiment.run import lock, results
 from fedjax_drag.simulation import progress
@@ -152,6 +153,27 @@ def test_rows_of_another_protocol_are_refused(change, differs):
     given = fd.arena.run(TWO, entries=["krum"])
     with pytest.raises(ValueError, match=f"^standing='tiny': was played by another protocol.*the same {differs}$"):
         fd.arena.run(TWO | change, standing=given)
+
+
+def test_rows_that_were_all_given_are_written_too(played, tmp_path):
+    standing = fd.arena.run(ARENA)
+    before = len(played)
+    fd.arena.run(ARENA, tmp_path, standing=standing)
+    assert len(played) == before
+    assert list(fd.arena.read(tmp_path).rows) == list(standing.rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"entries": ["krum"]}, r"^entries=\['krum'\]: must be a mapping from labels"),
+        ({"name": "--"}, "^name='--': must have at least one letter"),
+        ({"version": "2"}, "^version='2': must be an integer"),
+    ],
+)
+def test_what_is_wrong_in_a_protocol_is_one_line(change, message):
+    with pytest.raises(ValueError, match=message):
+        load_arena(ARENA | change)
 
 
 def test_beside_a_standing_the_new_entry_alone_is_played(played):

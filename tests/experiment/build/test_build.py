@@ -23,6 +23,7 @@ from fedjax_drag.experiment.build.resolve import arguments, phrase, resolve
 from fedjax_drag.experiment.config.components import KIND_OF, Component
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep.grid import load_grid
+from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
 from fedjax_drag.types import Aggregator, Part, Uplink
 
 
@@ -186,10 +187,10 @@ ATTACKED = {"attack": "sign_flip", "byzantine_fraction": 0.3, "cohort_size": 10}
     ],
 )
 def test_malicious_clients_of_a_cohort(changes, fewest, most):
-    assert build.malicious_in_cohort(load(load(ATTACKED), [f"{k}={v}" for k, v in changes.items()]), 40) == (
-        fewest,
-        most,
-    )
+    asked = load(load(ATTACKED), [f"{k}={v}" for k, v in changes.items()])
+    of = asked.byzantine_of
+    number = count_malicious(40, asked.cohort_size, asked.byzantine_fraction, asked.num_byzantine, of)
+    assert malicious_per_cohort(40, asked.cohort_size, number, of) == (fewest, most)
 
 
 def test_a_count_that_contradicts_the_attack_is_refused():

@@ -3,6 +3,8 @@ import hashlib
 import json
 import re
 import sys
+import urllib.parse
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ from reports import Page, write_run, write_sweep
 
 from fedjax_drag.experiment.config.config import slug
 from fedjax_drag.experiment.intervals import estimate
-from fedjax_drag.experiment.report import write
+from fedjax_drag.experiment.report import csv_files, tables, write
 from fedjax_drag.experiment.run import results
+from fedjax_drag.simulation.criterion import Criterion
 
 
 @pytest.fixture
@@ -239,6 +242,29 @@ def test_clients_are_drawn_with_malicious_ones_first_and_expelled_ones_painted_o
     _, gone, _ = absent.chart("correction coefficient alpha of each client")["data"]
     assert "absent" in gone["hovertemplate"]
     assert "xpelled" not in absent.shown
+
+
+def test_a_share_that_is_not_finite_is_the_worst():
+    error = Criterion("calibration_error", higher_is_better=False)
+    run = SimpleNamespace(
+        history={"round": [1, 2], error.test: np.array([0.3, np.nan]), error.column: np.array([0.3, np.nan])}
+    )
+    assert tables.best_of(run, error) == (1, 0.3, 0.3)
+
+
+def test_the_file_of_a_map_of_many_clients_names_each(page, tmp_path):
+    """Of so many rows not all have a tick."""
+    ids = list(range(0, 120, 2))
+    columns = {
+        "client_ids": [ids] * 2,
+        "malicious": [[int(i == 118) for i in ids]] * 2,
+        "alpha": [[i / 200 for i in ids]] * 2,
+    }
+    found = page(write_run(tmp_path / "taco", [0.2, 0.3], **columns))
+    chart = found.chart("correction coefficient alpha of each client")
+    assert len(chart["layout"]["yaxis"]["tickvals"]) < len(ids)
+    lines = urllib.parse.unquote(csv_files.of_chart(chart)).splitlines()[1:]
+    assert [line.split(",")[1] for line in lines[::2]] == ["\N{MULTIPLICATION X} 118", *map(str, ids[:-1])]
 
 
 def test_malicious_clients_that_change_are_marked_by_place_in_the_cohort(page, tmp_path):

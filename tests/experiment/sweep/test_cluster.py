@@ -116,6 +116,19 @@ def test_no_more_jobs_than_cells(tmp_path):
         cluster.execute(planned, Executor(), 0)
 
 
+def test_a_job_runs_so_many_cells_in_a_program(tmp_path, monkeypatch):
+    asked = []
+    execute = sweep.execute
+    monkeypatch.setattr(
+        sweep,
+        "execute",
+        lambda planned, **told: asked.append(told.get("cells_per_program")) or execute(planned, **told),
+    )
+    with sweep.plan(SMALL, out=tmp_path) as planned:
+        cluster.execute(planned, Executor(), 1, quiet=True, most=1)
+    assert asked == [1, None], "the job, and this process, which has nothing left to run"
+
+
 def test_what_cannot_be_launched(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="launcher='pbs': must be one of local, slurm"):
         cluster.executor("pbs", tmp_path)
