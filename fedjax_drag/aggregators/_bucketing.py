@@ -30,8 +30,7 @@ class bucketing(WrappingAggregator):
       by the members.
 
     Raises:
-      ValueError: if ``bucket_size`` is not a count of at least 1, or ``aggregator`` needs ``client_ids`` or
-        ``malicious``.
+      ValueError: if ``bucket_size`` is not a count of at least 1, or ``aggregator`` needs what a bucket does not have.
 
     Breakdown point:
       that of the wrapped rule on S / s buckets, where one malicious member spoils a bucket

@@ -41,8 +41,8 @@ class bulyan(ByzantineAggregator):
 
     References:
       El Mhamdi et al., The hidden vulnerability of distributed learning in Byzantium, 2018, Section 4. Readings:
-      scores are computed anew among the r clients left, over their r - f - 2 nearest others; of the last
-      three rounds, which leave fewer than one, over one. The two nearest to each other then tie, and the one
+      scores are computed anew among the r clients left, over their r - f - 2 nearest others, at least
+      over one, as in the last rounds where that leaves none. The two nearest to each other then tie, and the one
       nearer to the rest goes first. Values equally far from the median at the edge of the beta have equal shares.
       Where rejections leave less than 4 f + 3 clients, theta and beta are at least 1, and the guarantee is lost.
     """

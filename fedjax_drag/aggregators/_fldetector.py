@@ -145,6 +145,7 @@ class fldetector(WrappingAggregator):
         still = jax.lax.stop_gradient(deltas)
         judged = counted & state.sent[client_ids] & (state.rounds > self.window)
         state = self._measured(still, state, client_ids, judged)
+        score = jnp.where(valid, mean_distances(state)[client_ids], 0.0)
         state = self._without_suspects(state, own)
         counted &= ~state.removed[client_ids]
         moved, inner = self.aggregator.apply(
@@ -152,7 +153,6 @@ class fldetector(WrappingAggregator):
         )
         update = tree.subtract(jax.tree.map(tree.accurate, moved), params)
         after = wrapped(inner, {name: inner.metrics[name] for name in ("weight", "cosine")})
-        score = jnp.where(valid, mean_distances(state)[client_ids], 0.0)
         return moved, state._replace(
             inner=after.inner,
             last=jax.tree.map(functools.partial(_replaced, valid), state.last, still),

@@ -23,7 +23,7 @@ class foundationfl(WrappingAggregator):
     Args:
       aggregator: the rule that gets n + m deltas, in the paper :func:`median` or :func:`trimmed_mean`; its own
         arguments, such as a share to cut off, refer to these. It must not need ``client_ids``, ``malicious``,
-        ``start_loss`` or ``selection_weight``, which a copy does not have.
+        ``start_loss``, ``selection_weight``, ``staleness`` or ``starts``, which a copy does not have.
       num_synthetic: m, >= 0; with 0 it is the other rule. Default: n / 2, rounded down.
 
     Returns:

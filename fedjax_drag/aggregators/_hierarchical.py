@@ -1,6 +1,6 @@
 """Hierarchical aggregation: a rule in each group of clients, and a rule above."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -50,7 +50,8 @@ class hierarchical(PlainAggregator):
       An :class:`~fedjax_drag.types.Aggregator` that needs what the two rules need, and ``client_ids``. Metrics:
       ``weight`` (the weight in the group times that of the group), ``cosine`` to the update, and ``cluster``, the group
       of each client. ``num_byzantine`` of ``inner`` counts clients of a group, that of ``outer`` groups; where one
-      leaves it out, it is the number in the whole cohort.
+      leaves it out, it is the number in the whole cohort. Of ``inner`` neither it nor the size of the cohort is checked
+      against the group. Groups' updates are differences of parameters, with the digits that these leave.
 
     Raises:
       ValueError: if an argument is out of range or of another kind, or ``outer`` needs what only clients have.
@@ -75,6 +76,8 @@ class hierarchical(PlainAggregator):
     def __post_init__(self) -> None:
         if not isinstance(self.groups, int):
             object.__setattr__(self, "groups", tuple(map(int, self.groups)))  # which has a hash
+            if self.num_clients is None:
+                object.__setattr__(self, "num_clients", len(self.groups))
         super().__post_init__()
 
     def check(self) -> None:
@@ -82,8 +85,8 @@ class hierarchical(PlainAggregator):
         kinds.AGGREGATOR.check("outer", self.outer)
         if isinstance(self.groups, int):
             checks.count("groups", self.groups, 1, self.num_clients)
-        elif not self.groups or min(self.groups) < 0 or self.num_clients not in (None, len(self.groups)):
-            number = "one for each client" if self.num_clients is None else f"{self.num_clients} of them"
+        elif not self.groups or min(self.groups) < 0 or self.num_clients != len(self.groups):
+            number = f"{self.num_clients} of them" if self.num_clients else "one for each client"
             raise checks.ArgumentError("groups", f"must be numbers of groups from 0, {number}", given=self.groups)
         if of_clients := sorted(self.outer.needs & {*_OF_CLIENTS, *DISSIMILARITIES}):
             said = f"needs {', '.join(of_clients)}, which a group does not have"
@@ -125,7 +128,7 @@ class hierarchical(PlainAggregator):
 
         def within(one: tuple[jax.Array, State]) -> tuple[Params, State, jax.Array]:
             k, inner = one
-            of_group = extras | {"valid": valid & (group == k), "client_ids": client_ids}
+            of_group = _told(extras, self.inner) | {"valid": valid & (group == k), "client_ids": client_ids}
             if "key" in extras:
                 of_group["key"] = jax.random.fold_in(extras["key"], k)
             moved, after = self.inner.apply(params, deltas, inner, **of_group)
@@ -134,7 +137,7 @@ class hierarchical(PlainAggregator):
 
         updates, inner, weight = jax.lax.map(within, (jnp.arange(self.num_groups), state.inner))
         member = valid & (group == jnp.arange(self.num_groups)[:, None])
-        above = {name: value for name, value in extras.items() if name not in _OF_CLIENTS}
+        above = {name: value for name, value in _told(extras, self.outer).items() if name not in _OF_CLIENTS}
         if "num_examples" in above:
             above["num_examples"] = jnp.where(member, above["num_examples"], 0).sum(1)
         moved, outer = self.outer.apply(params, updates, state.outer, valid=member.any(1), **above)
@@ -144,6 +147,11 @@ class hierarchical(PlainAggregator):
             "cluster": group,
         }
         return moved, HierarchicalState(inner, _bare(outer), metrics)
+
+
+def _told(extras: Mapping[str, Any], rule: Aggregator) -> dict[str, Any]:
+    """The extras, but how many of the cohort are malicious only for a rule without a number of its own."""
+    return {name: value for name, value in extras.items() if name != "num_byzantine" or name in rule.needs}
 
 
 def _bare(state: State) -> State:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fedjax_drag import checks, tree
@@ -57,14 +58,14 @@ class qffl(WeightedAggregator):
 
     def weigh(self, clients: Clients, state: State, **extras: Any) -> Weights:
         del clients, state
-        power = self.q * jnp.log(tree.accurate(extras["start_loss"]) + _LEAST)
+        power = self.q * jnp.log(_positive(extras["start_loss"]))
         return Weights(own=jnp.exp(jnp.clip(power, -_MOST, _MOST)))  # F^q
 
     def after(self, step: Step, state: State, *, kept: Kept, **extras: Any) -> tuple[Step, State]:
         L = 1 / extras["step_size"] if self.lipschitz is None else self.lipschitz
         share = kept.weights.own * tree.inverse(kept.valid.sum())  # F^q / S
         # mean h / L = a + r^2; squares of norms need not be representable.
-        part = jnp.sqrt(self.q * L * share / (extras["start_loss"] + _LEAST)) * kept.norm
+        part = jnp.sqrt(self.q * L * share / _positive(extras["start_loss"])) * kept.norm
         a, r = share.sum(), tree.norm(jnp.where(kept.valid, part, 0.0))
         unit = 1 / jnp.maximum(r, 1.0)
         rest = unit * tree.inverse(a * unit**2 + (r * unit) ** 2)
@@ -72,5 +73,9 @@ class qffl(WeightedAggregator):
         return Step(tree.scale(rest, tree.scale(unit, step.update)), metrics), state
 
 
-_LEAST = 1e-10  # added to losses, as in the authors' code
+def _positive(loss: jax.Array) -> jax.Array:
+    """``F_m``, which is at least 0, and a little more, as in the authors' code."""
+    return jnp.maximum(tree.accurate(loss), 0.0) + 1e-10
+
+
 _MOST = 60.0  # exp of it, times the number of clients, is representable

@@ -78,7 +78,8 @@ class rfl_bat(PlainAggregator):
         still = jax.lax.stop_gradient(deltas)
         gap_key, key = jax.random.split(key)
         between = pairs(still)
-        points = coordinates(between.distance, valid.astype(jnp.float32), 2)[1]
+        points = coordinates(between.distance, valid.astype(jnp.float32), min(2, len(valid)))[1]
+        points = jnp.pad(points, ((0, 0), (0, 2 - points.shape[1])))  # a client alone
         points = points * tree.inverse(jnp.abs(points).max())  # so that no square overflows
         near = within(points, valid, self.outer)
         number = number_of_clusters(points, near, gap_key, self.max_clusters)

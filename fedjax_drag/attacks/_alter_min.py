@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_drag import checks, kinds, tree
 from fedjax_drag.attacks._backdoor import backdoor
-from fedjax_drag.types import Attack, Batch, Params, Scalar, WrappedAttack
+from fedjax_drag.types import Attack, Batch, Examined, Params, Scalar, WrappedAttack
 
 
 class alter_min(WrappedAttack):
@@ -75,17 +75,23 @@ class alter_min(WrappedAttack):
         poisoned = self.inner.poison(key, batch, **known)
         return poisoned if local_step is None else tree.where(self._attacks_in(local_step), poisoned, batch)
 
+    def loss(
+        self, losses: jax.Array, examined: Examined, batch: Batch, *, local_step: jax.Array, **known: Any
+    ) -> jax.Array:
+        own = self.inner.loss(losses, examined, batch, local_step=local_step, **known)
+        return jnp.where(self._attacks_in(local_step), own, losses)
+
     def gradient(
         self, gradient: Params, w: Params, start: Params, *, last_update: Params, local_step: jax.Array, **known: Any
     ) -> Params:
-        gradient = self.inner.gradient(gradient, w, start, last_update=last_update, local_step=local_step, **known)
+        own = self.inner.gradient(gradient, w, start, last_update=last_update, local_step=local_step, **known)
         adversarial = self._attacks_in(local_step)
 
-        def leaf(g: jax.Array, w: jax.Array, origin: jax.Array, change: jax.Array) -> jax.Array:
+        def leaf(own: jax.Array, g: jax.Array, w: jax.Array, origin: jax.Array, change: jax.Array) -> jax.Array:
             held = g + self.rho * (w - origin - change)
-            return jnp.where(adversarial, self.boost * g, held).astype(g.dtype)
+            return jnp.where(adversarial, self.boost * own, held).astype(g.dtype)
 
-        return jax.tree.map(leaf, gradient, w, start, last_update)
+        return jax.tree.map(leaf, own, gradient, w, start, last_update)
 
     def _attacks_in(self, local_step: jax.Array) -> jax.Array:
         return local_step % (self.stealth_steps + 1) == 0

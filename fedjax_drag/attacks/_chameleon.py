@@ -64,11 +64,6 @@ class chameleon(WrappedAttack):
         checks.positive("temperature", self.temperature)
 
     @property
-    def inner(self) -> Attack:
-        """The attack inside."""
-        return self.attack
-
-    @property
     def target(self) -> int | None:
         """The class that the backdoor inside aims at."""
         return getattr(self.attack, "target", None)

@@ -46,11 +46,6 @@ class during(WrappedAttack):
                 "stop", f"must be above start={self.start}, the first round of the attack", given=self.stop
             )
 
-    @property
-    def inner(self) -> Attack:
-        """The attack inside."""
-        return self.attack
-
     def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
         inside = round_index >= self.start
         if self.stop is not None:

@@ -40,7 +40,7 @@ class poisonedfl(Attack):
 
     so that coordinates in which benign clients move the model most are pushed most. After every ``period`` rounds the
     attackers test whether the model moved with them: of the D coordinates of its change over these rounds, X have the
-    sign in ``s``, which by chance alone would be binomial. Unless ``P(B >= X) <= level`` for B of Bin(D, 1/2), what was
+    sign in ``s``, which by chance alone would be binomial. Unless ``P(B > X) <= level`` for B of Bin(D, 1/2), what was
     sent had no effect, and ``c_{t+1} = shrink c_t``, if that is no less than ``least``.
 
     In the first round zeros are sent. ``aux`` is what an honest client would send.

@@ -67,11 +67,6 @@ class stealth(WrappedAttack):
         check_knowledge(self.knowledge)
 
     @property
-    def inner(self) -> Attack:
-        """The attack inside."""
-        return self.attack
-
-    @property
     def forges(self) -> bool:
         return True
 

@@ -155,7 +155,7 @@ class RuleServer:
         for client in cohort:
             rows.setdefault(client, len(rows))
         leaves = jax.tree.leaves(per_client.found_in(self.state))
-        most = min((leaf.shape[0] for leaf in leaves), default=np.inf)
+        most = min((leaf.shape[0] for leaf in leaves), default=self._rule.num_clients or np.inf)
         if len(rows) > most:
             raise ValueError(f"num_clients={most}: {len(rows)} clients so far; must be at least that")
         self.rows = rows

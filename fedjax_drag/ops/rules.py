@@ -281,7 +281,7 @@ class SummedAggregator(Aggregator):
         **extras: Any,
     ) -> tuple[Any, tuple[Screening, Any]]:
         tree.check_cohort(params, deltas)
-        who = screen(deltas, valid, reject_nonfinite)
+        who = screen(deltas, valid, reject_nonfinite, extras.get("start_loss"))
         total, kept = self.accumulate(params, deltas, state, valid=who.counted, **extras)
         return total, (who, kept)
 

@@ -37,7 +37,7 @@ class Screening(NamedTuple):
         return (self.broken & ~self.counted).sum()
 
 
-def screen(messages: Any, valid: Any = None, reject_nonfinite: bool = True) -> Screening:
+def screen(messages: Any, valid: Any = None, reject_nonfinite: bool = True, start_loss: Any = None) -> Screening:
     """Determines which clients count.
 
     Args:
@@ -45,9 +45,12 @@ def screen(messages: Any, valid: Any = None, reject_nonfinite: bool = True) -> S
       valid: mask ``[S]`` of the clients that take part; default all.
       reject_nonfinite: whether a message that is not usable, see :func:`fedjax_drag.tree.usable_rows`, excludes its
         client: one with an entry that is not finite, or too long for sums in its dtype.
+      start_loss: ``[S]``, of rules that use it; where it is not finite, the message is not usable.
     """
     present = jnp.ones(tree.cohort_size(messages), bool) if valid is None else jnp.asarray(valid, bool)
     usable = tree.usable_rows(messages)
+    if start_loss is not None:
+        usable &= jnp.isfinite(start_loss)
     return Screening(present & usable if reject_nonfinite else present, present & ~usable)
 
 
@@ -62,7 +65,7 @@ def screened(apply: ApplyFn) -> ApplyFn:
 
     The rule itself receives ``valid`` with both extras taken into account, and the deltas unchanged; it leaves the
     weights of clients that are not valid at 0. The statistics in :mod:`fedjax_drag.tree` ignore rows without a
-    finite norm.
+    finite norm. Of a rule that uses ``start_loss``, one that is not finite excludes its client too.
 
     If no client is left, parameters and state stay as they were. ``state.metrics`` gains
     ``num_rejected``, the number of clients rejected for what they sent.
@@ -103,7 +106,7 @@ def apply_screened(
     """
     size = tree.check_cohort(params, deltas)
     given = check_extras({**extras, "valid": valid}, required, params, size, num_clients)
-    who = screen(deltas, given.pop("valid"), reject_nonfinite)
+    who = screen(deltas, given.pop("valid"), reject_nonfinite, given.get("start_loss"))
     with own(state):
         after = apply(params, deltas, state, valid=who.counted, **given)
         return concluded((params, state), after, who, reject_nonfinite)

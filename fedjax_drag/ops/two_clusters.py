@@ -64,6 +64,8 @@ def upper_cluster(
       Tibshirani, Walther and Hastie, Estimating the number of clusters in a data set via the gap statistic, 2001;
       their mean of logarithms is a logarithm of the mean here, as in the code of FLDetector.
     """
+    if len(numbers) < _FEWEST:
+        return jnp.zeros_like(counted)
     numbers, count = jax.lax.stop_gradient(numbers), counted.sum()
     low = jnp.where(counted, numbers, jnp.inf).min()
     width = jnp.where(counted, numbers, -jnp.inf).max() - low

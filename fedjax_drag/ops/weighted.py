@@ -162,10 +162,6 @@ class WeightedAggregator(SummedAggregator):
         return step, state
 
     @property
-    def requires(self) -> frozenset[str]:
-        return super().requires - {"first_pass"}
-
-    @property
     def compared(self) -> tuple[str, ...]:
         # Without a reference the cosine is that to the update, which is known when all clients have been added up.
         return () if self.has_reference else ("cosine",)

@@ -7,16 +7,15 @@ import jax
 from fedjax_drag.types._attack import Attack, LossOfModel
 from fedjax_drag.types._client_rule import Examined
 from fedjax_drag.types._messages import Batch, Deltas, Params, Uplink
-from fedjax_drag.types._part import undefined
 
 
 class WrappedAttack(Attack):
-    """Another attack with something changed: a subclass says which, by ``inner``, and overrides what differs."""
+    """Another attack with something changed: a subclass overrides what differs."""
 
     @property
     def inner(self) -> Attack:
-        """The attack inside."""
-        raise undefined(self, "inner")
+        """The attack inside, by default the field ``attack``."""
+        return self.attack  # type: ignore[attr-defined]
 
     @property
     def keeps_state(self) -> bool:  # type: ignore[override]

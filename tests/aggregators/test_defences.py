@@ -197,12 +197,21 @@ def test_the_detector_removes_attackers_only_and_then_the_mean_of_the_others_is_
     removed = np.stack([np.asarray(state.removed) for _, state, _ in rounds])
     assert not removed[:10].any()  # the (2 N + 1)-th round is the first in which somebody can be removed
     assert (removed[15:] == malicious).all()
+    decisive = rounds[np.argmax(removed.any(1))][1].metrics
+    assert np.unique(decisive["score"]).size == 20, "those who were removed by them among them"
     assert not removed[:, ~malicious].any()
     params, state, points = rounds[-1]
     np.testing.assert_allclose(params, points[~malicious].mean(0), atol=0.03)
     assert state.metrics["weight"].sum() == pytest.approx(1)
     plain = list(quadratics(a.fedavg(), malicious, 60))[-1][0]
     assert np.linalg.norm(plain - points[~malicious].mean(0)) > 2 * np.linalg.norm(params - points[~malicious].mean(0))
+
+
+@pytest.mark.parametrize("rule", [a.rfl_bat(), a.fldetector(a.median(), window=1, num_clients=1)], ids=lambda r: r.name)
+def test_a_client_alone_is_the_update(rule):
+    G, params = draw()[:1], as_tree(np.zeros(SIZE, np.float32))
+    moved, _ = rule.apply(params, as_tree(G), rule.init(params), key=jax.random.key(0), client_ids=jnp.arange(1))
+    np.testing.assert_array_equal(as_vector(moved), G[0])
 
 
 @pytest.mark.thorough

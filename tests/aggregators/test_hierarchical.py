@@ -10,6 +10,7 @@ import pytest
 from cases import NUM_CLIENTS, SIZE, extras, flatten, nested_params, unflatten
 
 from fedjax_drag.aggregators import bucketing, drag, fedavg, foolsgold, hierarchical, krum, median, trimmed_mean
+from fedjax_drag.interop import RuleServer, update
 
 close = functools.partial(chex.assert_trees_all_close, rtol=1e-5, atol=1e-6)
 
@@ -117,6 +118,22 @@ def test_wrong_arguments_are_named(build, message):
     with pytest.raises(ValueError, match=message) as error:
         build()
     assert "\n" not in str(error.value)
+
+
+def test_clients_outside_the_groups_are_refused():
+    rule, deltas = hierarchical([0, 0, 1, 1], fedavg(), fedavg()), {"w": np.ones((6, 2), np.float32)}
+    params = {"w": np.zeros(2, np.float32)}
+    assert rule.num_clients == 4
+    with pytest.raises(ValueError, match=r"client_ids=.*: must be different integers in \[0, 3\]"):
+        rule.apply(params, deltas, rule.init(params), client_ids=np.arange(6))
+    server = RuleServer(rule)
+    with pytest.raises(ValueError, match="num_clients=4: 6 clients so far"):
+        server.round(1, params, range(6), {client: update(params, {"w": deltas["w"][0]}) for client in range(6)})
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_number_of_malicious_clients_of_a_group_is_its_own():
+    played(hierarchical(2, krum(num_byzantine=1), fedavg(), NUM_CLIENTS), rounds=1, num_byzantine=2)
 
 
 def test_a_rule_that_draws_has_a_key_in_each_group():

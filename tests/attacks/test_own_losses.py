@@ -251,6 +251,20 @@ def test_wrappers_hand_a_gradient_on():
     np.testing.assert_array_equal(found, 10 * one)
 
 
+def test_steps_of_stealth_follow_the_true_loss():
+    one, known = jnp.ones(1), {"last_update": jnp.zeros(1), "memory": (), "attacker_index": 0}
+    attack = attacks.alter_min(attacks.constrain_and_scale(alpha=0.5), rho=0.0, boost=10.0, stealth_steps=1)
+    adversarial, stealth = (attack.gradient(2 * one, one, 0 * one, local_step=step, **known) for step in (0, 1))
+    np.testing.assert_array_equal(adversarial, 10 * 1.5 * one)
+    np.testing.assert_array_equal(stealth, 2 * one)
+    attack = attacks.alter_min(attacks.chameleon(attacks.backdoor(target=0), "head"), stealth_steps=1)
+    batch = Batch(jnp.zeros((2, 3)), jnp.zeros(2, jnp.int32))
+    examined = Examined(jnp.eye(2), jnp.eye(2), lambda *_: given["losses"], lambda params: params)
+    given = {"losses": jnp.array([1.0, 3.0]), "examined": examined, "batch": batch}
+    np.testing.assert_array_equal(attack.loss(**given, local_step=jnp.int32(1)), given["losses"])
+    assert (attack.loss(**given, local_step=jnp.int32(0)) != given["losses"]).all()
+
+
 def test_a_gradient_of_another_shape_is_refused():
     with pytest.raises(AssertionError, match="gradient returns"):
         check_attack(Short())

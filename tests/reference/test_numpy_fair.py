@@ -82,6 +82,27 @@ def test_weights_stay_finite_for_great_tilts_and_losses():
     np.testing.assert_allclose(as_vector(moved), G[2], rtol=1e-6)  # the worst client alone
 
 
+@pytest.mark.parametrize("lost", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("rule", [aggregators.afl(num_clients=3), aggregators.term(), aggregators.qffl(q=0.0)])
+def test_a_client_whose_loss_is_not_finite_does_not_count(rule, lost):
+    G, zero = random(np.random.default_rng(0), 3), as_tree(np.zeros(SIZE))
+    moved, state = rule.apply(zero, as_tree(G), rule.init(zero), **told([lost, 2.0, 1.0], client_ids=np.arange(3)))
+    absent, _ = rule.apply(
+        zero, as_tree(G), rule.init(zero), **told([1.0, 2.0, 1.0], client_ids=np.arange(3), valid=np.arange(3) > 0)
+    )
+    np.testing.assert_array_equal(as_vector(moved), as_vector(absent))
+    assert state.metrics["num_rejected"] == 1
+    moved, _ = rule.apply(moved, as_tree(G), state, **told([1.0, 2.0, 1.0], client_ids=np.arange(3)))
+    assert np.isfinite(as_vector(moved)).all()
+
+
+def test_a_loss_below_zero_counts_as_zero():
+    G, zero = random(np.random.default_rng(0), 2), as_tree(np.zeros(SIZE))
+    rule = aggregators.qffl(q=1.0)
+    below, at = (rule.apply(zero, as_tree(G), rule.init(zero), **told([loss, 1.0]))[0] for loss in (-0.1, 0.0))
+    np.testing.assert_array_equal(as_vector(below), as_vector(at))
+
+
 def test_the_mixture_stays_on_the_simplex_and_moves_to_the_worst_client():
     rule, zero = aggregators.afl(gamma=0.2, num_clients=4), as_tree(np.zeros(SIZE))
     state, G = rule.init(zero), random(np.random.default_rng(0), 4)
