@@ -41,7 +41,8 @@ class qffl(WeightedAggregator):
       Li, Sanjabi, Beirami and Smith, Fair resource allocation in federated learning, ICLR 2020, Algorithm 2 (q-FedAvg);
       its deltas have the opposite sign and the factor L. The paper draws clients in proportion to their numbers of
       examples, here ``selection=weighted(replacement=True)``. Interpretation: ``F_m`` is over all training examples of
-      the client and without regularisation, as in the authors' code. Powers stop at ``exp(+-60)``.
+      the client and without regularisation, as in the authors' code; below 0 it counts as 0. Powers stop at
+      ``exp(+-60)``.
     """
 
     q: Scalar = 1.0
