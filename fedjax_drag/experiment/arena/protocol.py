@@ -8,7 +8,7 @@ from typing import Any
 
 from fedjax_drag import checks
 from fedjax_drag.experiment.build.experiment import read
-from fedjax_drag.experiment.config.config import check_name, flatten, slug
+from fedjax_drag.experiment.config.config import check_labels, check_name, flatten
 from fedjax_drag.experiment.config.own import as_text
 
 HONEST = "none"
@@ -145,7 +145,7 @@ def load_arena(source: str | Path | Mapping[str, Any]) -> Arena:
         if attack.get("name") != "during" or not isinstance(attack.get("stop"), int) or "attack.stop" in one.strengths:
             raise ValueError(f"backdoors.{one.label}.attack={one.attack!r}: must be during with a stop, which is fixed")
     for kind, known in (("attacks", [*attacks, *backdoors]), ("entries", entries)):
-        _check_labels(kind, [one.label for one in known])
+        check_labels(f"{kind}:", [one.label for one in known])
     opponents = Opponent(HONEST, None, {}), *attacks
     name, version = str(mapping.get("name", "arena")), mapping.get("version", 1)
     check_name("name", name)
@@ -206,13 +206,3 @@ def _seeds(key: str, values: Any) -> tuple[int, ...]:
     if not whole or not values or len(set(values)) < len(values):
         raise ValueError(f"{key}={values!r}: must be a list of different whole numbers, at least 0")
     return tuple(values)
-
-
-def _check_labels(kind: str, labels: Sequence[str]) -> None:
-    folders: dict[str, str] = {}
-    for label in labels:
-        folder = slug(label)
-        if not folder or folder in folders:
-            clash = f", which shares the folder of {folders[folder]!r}" if folder else ""
-            raise ValueError(f"{kind}: label {label!r}{clash}: must have letters or digits of its own")
-        folders[folder] = label

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from fedjax_drag.checks import shown
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.config.config import DEFAULTS, Config, check, merged, slug
+from fedjax_drag.experiment.config.config import DEFAULTS, Config, check, check_labels, merged
 from fedjax_drag.experiment.config.own import OwnName, references, with_own_names
 from fedjax_drag.experiment.config.shipped import find
 from fedjax_drag.experiment.config.yaml_text import parse, read_file
@@ -158,7 +158,7 @@ def variants(config: Config) -> dict[str, Config]:
         folder.
     """
     result: dict[str, Config] = {}
-    folders: dict[str, str] = {}
+    check_labels("compare", config.compare or ())
     base = config.to_mapping() if config.compare else {}
     for label, changes in (config.compare or {}).items():
         where = f"compare.{label}"
@@ -167,10 +167,6 @@ def variants(config: Config) -> dict[str, Config]:
             raise ValueError(f"{where}={changes!r}: must be a mapping of the keys that it changes")
         if "compare" in changes or "name" in changes:
             raise ValueError(f"{where}: must not contain 'compare' or 'name'")
-        if not slug(label) or slug(label) in folders:
-            clash = f", which shares the folder of {folders[slug(label)]!r}" if slug(label) else ""
-            raise ValueError(f"compare label {label!r}{clash}: must have letters or digits of its own")
-        folders[slug(label)] = label
         try:
             result[label] = check(merged(base | {"name": label, "compare": None}, [changes]))
         except ValueError as error:

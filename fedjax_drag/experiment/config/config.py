@@ -67,6 +67,17 @@ def check_name(key: str, value: str) -> None:
         raise ValueError(f"{key}={value!r}: must have at least one letter or digit")
 
 
+def check_labels(where: str, labels: Iterable[str]) -> None:
+    """Refuses labels that no folder can have, or that would share one."""
+    folders: dict[str, str] = {}
+    for label in labels:
+        folder = slug(label)
+        if not folder or folder in folders:
+            clash = f", which shares the folder of {folders[folder]!r}" if folder else ""
+            raise ValueError(f"{where} label {label!r}{clash}: must have letters or digits of its own")
+        folders[folder] = label
+
+
 def _check_step_size(key: str, value: Any) -> None:
     if isinstance(value, Component):
         return

@@ -131,9 +131,13 @@ def _part(key: str, value: Any, keys: Sequence[str]) -> str:
 
 def _listed(texts: Iterable[str]) -> str:
     """The different texts that are not empty, of many the first ones."""
-    different = list(dict.fromkeys(text for text in texts if text))
-    more = len(different) - _MOST_VALUES
-    return "; ".join(different[:_MOST_VALUES]) + (f"; and {more} more" if more > 0 else "")
+    return "; ".join(first(list(dict.fromkeys(text for text in texts if text)), _MOST_VALUES))
+
+
+def first(texts: Sequence[str], most: int) -> list[str]:
+    """The first of many, and how many more there are."""
+    more = len(texts) - most
+    return [*texts[:most], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _model(config: Config) -> str:

@@ -1,7 +1,7 @@
 """What the rule saw of each client, over the evaluated rounds."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from fedjax_drag.experiment.report.curves import Panel
 from fedjax_drag.experiment.report.reading import ReportedRun
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.run.metric_kinds import IDENTITY, OF_ALL, PER_CLIENT
+from fedjax_drag.experiment.run.metrics_file import listed
 
 ROWS = 100
 """Most clients that get a row each; of more, the rows are places in the cohort."""
@@ -30,7 +31,7 @@ EXPELLED = "expelled"
 _PAIRED, _ALONE = 400, 300
 """Height in pixels up to which a heat map has its curves beside it, and height of curves above a taller one."""
 
-_TICKS = 40  # most clients that are named at the axis
+_TICKS = 40  # most clients that are named at the axis or in a note
 _DIVERGING = [[0.0, "#b35806"], [0.25, "#f1a340"], [0.5, "#f7f7f7"], [0.75, "#67a9cf"], [1.0, "#2166ac"]]
 _MARK = "\N{MULTIPLICATION X} "  # of a malicious client
 
@@ -208,17 +209,14 @@ def _notes(cohorts: _Cohorts) -> list[str]:
             f"Rows are places in the cohort: more than {ROWS} clients, or malicious ones that change by round."
         )
     elif cohorts.malicious.any():
-        notes.append(f"Malicious, marked {_MARK.strip()} and above the line: {_listed(map(str, cohorts.sides[0]))}.")
+        notes.append(
+            f"Malicious, marked {_MARK.strip()} and above the line: {listed([*map(str, cohorts.sides[0])], _TICKS)}."
+        )
     first = {}
     for evaluation, place in np.argwhere(~cohorts.valid) if cohorts.reason == EXPELLED else ():
         side = SIDES[int(cohorts.malicious[evaluation, place])]
         first.setdefault(int(cohorts.ids[evaluation, place]), f"{side}, round {cohorts.rounds[evaluation]}")
     if first:
-        said = _listed(f"{client} ({when})" for client, when in first.items())
+        said = listed([f"{client} ({when})" for client, when in first.items()], _TICKS)
         notes.append(f"Expelled, with the first evaluated round in which they no longer count: {said}.")
     return notes
-
-
-def _listed(words: Iterable[str], most: int = 40) -> str:
-    listed = list(words)
-    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

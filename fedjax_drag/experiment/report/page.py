@@ -11,7 +11,7 @@ import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.config import slug
-from fedjax_drag.experiment.figures.labels import clean, header, method
+from fedjax_drag.experiment.figures.labels import clean, first, header, method
 from fedjax_drag.experiment.report import charts, clients, csv_files, curves, matrices, parameters, skew, tables
 from fedjax_drag.experiment.report.curves import Group
 from fedjax_drag.experiment.report.matrices import MatrixTable
@@ -184,7 +184,7 @@ def _wrong(runs: Sequence[ReportedRun]) -> list[tuple[str, str]]:
     for run in runs:
         if run.status != "done":
             found.setdefault(f"{run.status}: {run.message}" if run.message else run.status, []).append(run.label)
-    wrong = [(message, "; ".join(_first(labels, 4))) for message, labels in found.items()]
+    wrong = [(message, "; ".join(first(labels, 4))) for message, labels in found.items()]
     more = len(wrong) - _WRONG
     return wrong[:_WRONG] + ([("and more", f"{more} other messages")] if more > 0 else [])
 
@@ -197,10 +197,4 @@ def _environments(runs: Sequence[ReportedRun]) -> list[str]:
         if run.environment
     ]
     counts = Counter(texts).items()
-    return _first([x if number == len(texts) else f"{x}\n({number} runs)" for x, number in counts], _ENVIRONMENTS)
-
-
-def _first(texts: Sequence[str], most: int) -> list[str]:
-    """The first of many, and how many more there are."""
-    more = len(texts) - most
-    return [*texts[:most], *([f"and {more} more"] if more > 0 else [])]
+    return first([x if number == len(texts) else f"{x}\n({number} runs)" for x, number in counts], _ENVIRONMENTS)

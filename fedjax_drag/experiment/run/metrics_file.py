@@ -98,9 +98,9 @@ def restore(folder: Path, copy: bytes) -> str:
     return "" if content.startswith(copy) else f"{str(path)!r}: was damaged; written anew from the checkpoint"
 
 
-def listed(damage: Sequence[str]) -> str:
-    """The first damaged lines, and how many more there are."""
-    return ", ".join(damage[:3]) + (f" and {len(damage) - 3} more" if len(damage) > 3 else "")
+def listed(texts: Sequence[str], most: int = 3) -> str:
+    """The first of some texts, such as damaged lines, and how many more there are."""
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
 def plain(value: Any) -> Any:

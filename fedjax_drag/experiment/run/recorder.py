@@ -20,7 +20,7 @@ from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.run import metrics_file, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, Stored
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
-from fedjax_drag.experiment.run.saver import Saver
+from fedjax_drag.experiment.run.saver import Held, Saver
 from fedjax_drag.experiment.run.summary import summary
 from fedjax_drag.simulation import Evaluation, Result, Simulation
 from fedjax_drag.simulation.batch import BatchSimulation
@@ -133,7 +133,7 @@ class Recorder:
         """Keeps the state after a recorded evaluation in memory, to be written in time."""
         end = len(self._lines)
         lines_so_far = lambda: bytes(self._lines[:end])
-        self._saver.hold(event.round, event.state, self._merit(event), lines_so_far, self._dtypes)
+        self._saver.hold(Held(event.round, event.state, self._merit(event), lines_so_far, self._dtypes))
 
     def _merit(self, event: Evaluation) -> float:
         """By which the best state is chosen, as it reads back from ``metrics.jsonl``."""

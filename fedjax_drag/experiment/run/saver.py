@@ -44,10 +44,18 @@ def _await_imports() -> None:
 
 
 class Held(NamedTuple):
-    """A state that is to be written; the fields are those of :meth:`~.checkpoints.Checkpoints.save`."""
+    """A state that is to be written.
+
+    Attributes:
+      round: rounds done.
+      state: after them; its buffers may be reused once it is held.
+      merit: by which the best is chosen, the highest.
+      history: gives the lines of ``metrics.jsonl`` up to the round; called in another thread.
+      dtypes: names of those of its columns.
+    """
 
     round: int
-    state: dict[str, Any]
+    state: Any
     merit: float
     history: Callable[[], bytes]
     dtypes: Mapping[str, str]
@@ -80,22 +88,8 @@ class Saver:
         """Whether a state with this merit would be kept as the best so far."""
         return bool(self._keep and self._keep_best and merit >= self._best)
 
-    def hold(
-        self,
-        round_number: int,
-        state: Any,
-        merit: float,
-        history: Callable[[], bytes],
-        dtypes: Mapping[str, str],
-    ) -> None:
+    def hold(self, one: Held) -> None:
         """Takes over a state after an evaluation; all processes that have parts of it must call.
-
-        Args:
-          round_number: rounds done.
-          state: after them; its buffers may be reused afterwards.
-          merit: by which the best is chosen, the highest.
-          history: gives the lines of ``metrics.jsonl`` up to the round; called in another thread.
-          dtypes: names of those of its columns.
 
         Raises:
           Exception: what went wrong while the states before were written.
@@ -105,16 +99,16 @@ class Saver:
             return
         if self._writing is not None and self._writing.done():
             self._wait()
-        if host_state.found_in(state) is not None:  # the next round writes into the file
+        if host_state.found_in(one.state) is not None:  # the next round writes into the file
             self.finish()
-            self._checkpoints.save(round_number, state, merit, history(), dtypes)
+            _write(self._checkpoints, [one])
             return
-        leaves = on_host(state)
+        leaves = on_host(one.state)
         if not is_first():
             return
-        if self.is_best(merit):
-            self._best, self._best_round = merit, round_number
-        self._held.append(Held(round_number, leaves, merit, history, dtypes))
+        if self.is_best(one.merit):
+            self._best, self._best_round = one.merit, one.round
+        self._held.append(one._replace(state=leaves))
         newest = {one.round for one in self._held[-self._keep :]}
         self._held = [one for one in self._held if one.round in newest | {self._best_round}]
         if self._every == 0 or sum(leaf.nbytes for one in self._held for leaf in one.state.values()) > LARGEST:

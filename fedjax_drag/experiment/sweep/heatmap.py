@@ -9,6 +9,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from fedjax_drag.experiment.figures.labels import clean
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.sweep.outcome_table import Matrix
 from fedjax_drag.files import replaced
@@ -45,10 +46,10 @@ def draw(matrix: Matrix, title: str) -> Figure:
         _cell(axes, places[column], row, value, texts[row][column], scale, bool(failed[row, column]))
     axes.set(xlim=(-0.5, width - 0.5), ylim=(num_rows - 0.5, -0.5))
     # A line for each axis, or neighbours that differ in the last one would look alike.
-    labels = ["\n".join(_short(part, 40) for part in label.split(", ")) for label in (*matrix.columns, "worst case")]
+    labels = ["\n".join(clean(part, 40) for part in label.split(", ")) for label in (*matrix.columns, "worst case")]
     axes.set_xticks(places, labels[: len(places)])
-    axes.set_yticks(range(num_rows), [_short(label, 40) for label in matrix.rows])
-    axes.set_ylabel(_short(matrix.axis, 40), color=_MUTED, fontsize=9.5, parse_math=False)
+    axes.set_yticks(range(num_rows), [clean(label, 40) for label in matrix.rows])
+    axes.set_ylabel(clean(matrix.axis, 40), color=_MUTED, fontsize=9.5, parse_math=False)
     axes.tick_params(length=0, labelcolor=_INK, labelsize=9.5)
     for text in axes.get_xticklabels():
         text.set(rotation=50, ha="right", rotation_mode="anchor", parse_math=False)
@@ -86,13 +87,9 @@ def _head(axes: Axes, matrix: Matrix, title: str) -> None:
     )
     by, unit = matrix.criterion, " in %" * matrix.criterion.is_share
     heads = (
-        (_short(title, 60), 24.0, {"fontsize": 13, "fontweight": "bold", "color": _INK}),
+        (clean(title, 60), 24.0, {"fontsize": 13, "fontweight": "bold", "color": _INK}),
         (f"final {metric_kinds.title(by.column)}{unit}{over}", 9.0, {"fontsize": 9.5, "color": _MUTED}),
     )
     for text, height, style in heads:
         above = axes.annotate(text, (0.0, 1.0), (0.0, height), "axes fraction", "offset points", annotation_clip=False)
         above.set(parse_math=False, **style)
-
-
-def _short(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_drag.experiment.figures.labels import first
 from fedjax_drag.experiment.run.metric_kinds import title
 from fedjax_drag.experiment.sweep import choice
 from fedjax_drag.experiment.sweep.grid import Grid, describe
@@ -31,7 +32,7 @@ def summary(grid: Grid, cells: Sequence[Cell]) -> str:
         if cell.message:
             wrong.setdefault(f"{cell.status}: {cell.message}", []).append(describe(cell.values))
     if wrong:
-        page.append("\n".join(f"- {reason} ({_listed(labels)})" for reason, labels in wrong.items()))
+        page.append("\n".join(f"- {reason} ({'; '.join(first(labels, 4))})" for reason, labels in wrong.items()))
     ended = sum(cell.status != "interrupted" for cell in cells)
     if ended < len(grid.points):
         page.append(f"{ended} of {len(grid.points)} cells have run so far.")
@@ -46,11 +47,6 @@ def _lines(shown: Matrix) -> list[list[str]]:
     head = [shown.axis, *shown.columns, *(name for name, _ in worst)]
     rows = zip(shown.rows, shown.texts, *(values for _, values in worst), strict=True)
     return [head, *([row, *texts, *map(shown.criterion.figure, figures)] for row, texts, *figures in rows)]
-
-
-def _listed(labels: Sequence[str], most: int = 4) -> str:
-    more = [f"and {len(labels) - most} more"] if len(labels) > most else []
-    return "; ".join([*labels[:most], *more])
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_drag.experiment.run import saver
-from fedjax_drag.experiment.run.saver import Saver
+from fedjax_drag.experiment.run.saver import Held, Saver
 
 ACCURACIES = [0.1, 0.5, 0.5, 0.2, np.nan, 0.3]
 
@@ -38,7 +38,7 @@ def evaluations(saves, clock=None, seconds=1.0):
     state = {"w": np.zeros(3)}
     for round_number, accuracy in enumerate(ACCURACIES, start=1):
         state["w"][:] = round_number
-        saves.hold(round_number, state, accuracy, lambda end=round_number: b"line" * end, {})
+        saves.hold(Held(round_number, state, accuracy, lambda end=round_number: b"line" * end, {}))
         if clock is not None:
             clock[0] += seconds
 
