@@ -161,6 +161,27 @@ def test_p_is_that_of_a_t_test():
     assert Votes(6, 6).p == pytest.approx(2 / 64)
 
 
+def test_the_p_of_what_is_level_is_that_of_two_one_sided_tests():
+    values = np.array([0.2, -0.1, 0.3, 0.1])
+    part = across(values / 100, "points", at_least=0.0, strict=True)
+    assert part.verdict == LEVEL
+    sides = [stats.ttest_1samp(values, bound, alternative=way).pvalue for bound, way in ((-1, "greater"), (1, "less"))]
+    assert part.p == pytest.approx(2 * max(sides))
+    assert chance((part,)) == part.p
+
+
+def test_the_p_of_a_figure_is_that_of_one_more_run():
+    leads = np.array([0.08, 0.11, 0.14])
+    part = predicted(leads, "points", 27.0, at_least=True)
+    t = (27 - 11) / (3 * (1 + 1 / 3) ** 0.5)
+    assert part.p == pytest.approx(2 * stats.t.sf(t, 2))
+    compatible = part._replace(theirs=13.4)
+    assert compatible.p == 1.0
+    lead = across(leads, "points", at_least=0.0)
+    assert chance((lead, compatible)) == lead.p, "that it is compatible says nothing for the claim"
+    assert chance((lead, part)) == pytest.approx(2 * part.p)
+
+
 def test_the_p_of_several_parts():
     sure, likely = (Interval(2.0, low, 4.0 - low, "points", 5, at_least=0.0) for low in (1.9, 1.0))
     failing = sure._replace(at_least=3.0)

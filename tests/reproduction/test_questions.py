@@ -4,7 +4,7 @@ from claim_cells import FAST, LATER, SLOW, answer, cell, m, seeds, steady
 
 from fedjax_drag.experiment.intervals import estimate
 from reproduction.judging import outcome, questions
-from reproduction.judging.margins import FAILS, HOLDS, LEVEL, UNDECIDED
+from reproduction.judging.margins import FAILS, HOLDS, LEVEL, UNDECIDED, of_turns
 from reproduction.judging.outcome import MissingError
 
 
@@ -23,7 +23,9 @@ def test_rounds_to_the_papers_accuracy(at_most, verdict):
 def test_an_accuracy_that_all_seeds_reach_takes_the_place_of_one_that_they_do_not():
     question = questions.faster(m("DRAG"), m("FedAvg"), 0.9)
     cells = [*seeds("DRAG", FAST, FAST, FAST), *seeds("FedAvg", SLOW, SLOW, SLOW)]
-    assert answer(question, *cells).text == "0.50 (30 against 60 rounds to 75 %); 0.50 [0.50, 0.50] times"
+    assert answer(question, *cells).text == (
+        "0.50 (30 against 60 rounds to 75 %, as on some seed neither reaches 90 %); 0.50 [0.50, 0.50] times"
+    )
     slower = [*cells[:5], cell("FedAvg", [0.1] * 9 + [0.52], seed=2)]
     assert "rounds to 50 %" in answer(question, *slower).ours
     with pytest.raises(MissingError, match="no accuracy that all seeds reach"):
@@ -39,7 +41,7 @@ def test_an_accuracy_equal_to_the_target_reaches_it_also_as_it_is_stored():
     both = [*seeds("DRAG", quotient, quotient, quotient), *seeds("FedAvg", quotient, quotient, quotient)]
     for wanted in (0.8, 0.9):  # the paper's accuracy, and one in its place
         found = answer(questions.faster(m("DRAG"), m("FedAvg"), wanted), *both)
-        assert found.ours == "1.00 (30 against 30 rounds to 80 %)"
+        assert found.ours.startswith("1.00 (30 against 30 rounds to 80 %")
 
 
 def test_a_run_that_never_reaches_the_accuracy_counts_with_the_round_after_the_last():
@@ -53,9 +55,34 @@ def test_a_run_that_never_reaches_the_accuracy_counts_with_the_round_after_the_l
     first = questions.first_to("method", "FedAvg", 0.7, {})
     other_way = answer(first, *cells)
     assert other_way.parts[0].high == np.inf
-    assert (other_way.verdict, other_way.ours) == (FAILS, "round 93, DRAG round 20, to 70 %")
+    assert (other_way.verdict, other_way.ours) == (
+        FAILS,
+        "round at least 93 (never on 2 of 3 seeds), DRAG round 20, to 70 %",
+    )
     short = [*cells[:4], cell("FedAvg", [0.1, 0.1], "diverged", seed=1), cells[5]]
-    assert answer(first, *short).ours.startswith("round 93, DRAG round 20, to 70 %")
+    assert answer(first, *short).ours.startswith("round at least 93 (never on 2 of 3 seeds), DRAG round 20, to 70 %")
+
+
+def test_the_p_of_a_rank_counts_the_others():
+    """Behind one of three others, whichever it is; ahead of all, by the least certain."""
+    cells = [*seeds("DRAG", *steady(0.70, 0.71, 0.72)), *seeds("A", *steady(0.60, 0.62, 0.61))]
+    cells += seeds("B", *steady(0.60, 0.60, 0.61))
+    question = questions.highest("method", "DRAG", {})
+    ahead = answer(question, *cells)
+    assert len(ahead.parts) == 2
+    assert ahead.p == max(part.p for part in ahead.parts)
+    behind = answer(question, *cells, *seeds("C", *steady(0.75, 0.77, 0.76)))
+    assert behind.verdict == FAILS
+    assert behind.p == pytest.approx(3 * behind.parts[0].p)
+    assert behind.text.count("points") == 1, "the others have no place in the text"
+
+
+def test_the_time_of_a_round_widens_the_interval():
+    cells = [*seeds("DRAG", FAST, FAST, FAST), *seeds("FedAvg", SLOW, SLOW, SLOW)]
+    turns = {"DRAG": list(np.linspace(0.9, 1.1, 20)), "FedAvg": [1.0] * 20}
+    found = answer(questions.quicker("DRAG", "FedAvg", 0.7, 1.0), *cells, times=turns).parts[0]
+    of_times = of_turns(turns["DRAG"])
+    assert found.high / found.low == pytest.approx(of_times.high / of_times.low), "rounds are equal on all seeds"
 
 
 def test_a_factor_that_a_run_may_still_show_does_not_fail():
@@ -65,7 +92,8 @@ def test_a_factor_that_a_run_may_still_show_does_not_fail():
     found = answer(questions.faster(m("DRAG"), m("FedAvg"), 0.7, 0.25), *cells)
     assert (found.verdict, found.text) == (
         UNDECIDED,
-        "0.55 (60 against 110 rounds to 70 %); 0.55 [0.00, 0.55] times, one run [0.00, 0.55] beside 0.25 times",
+        "0.55 (60 against at least 110 (never on 3 of 3 seeds) rounds to 70 %); "
+        "0.55 [0.00, 0.55] times, one run [0.00, 0.55] beside 0.25 times",
     )
     times = {"DRAG": [1.0] * 10, "FedAvg": [1.0] * 10}
     assert answer(questions.quicker("DRAG", "FedAvg", 0.7, 0.25), *cells, times=times).verdict == UNDECIDED
@@ -171,10 +199,12 @@ def test_to_be_first_is_to_be_ahead_of_every_other():
     question = questions.highest("method", "DRAG", {})
     assert answer(question, *cells).verdict == HOLDS
     found = answer(question, *cells, *unsteady)
-    assert (found.verdict, found.ours) == (UNDECIDED, "80.0 %, of 2 others A 72.0 %")
+    assert (found.verdict, found.ours) == (UNDECIDED, "80.0 %, of 2 others A 72.0 % (the highest is B)")
     ahead = seeds("C", *steady(0.81, 0.81, 0.81))
     found = answer(question, *cells, *unsteady, *ahead, *seeds("D", *steady(0.99, 0.99, 0.7)))
-    assert (found.verdict, found.ours) == (FAILS, "80.0 %, of 4 others C 81.0 %"), "D has the highest mean"
+    assert (found.verdict, found.ours) == (FAILS, "80.0 %, of 4 others C 81.0 % (the highest is D)"), (
+        "D has the highest mean"
+    )
     two = [cell("C", [0.9] * 10, seed=seed) for seed in (0, 1)]
     assert answer(question, *cells, *two, *seeds("E", *steady(0.81, 0.81, 0.81))).verdict == FAILS, "by E"
 

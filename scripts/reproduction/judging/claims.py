@@ -19,18 +19,25 @@ class Answer(NamedTuple):
       parts: the comparisons that decide it; the claim holds if all do.
       ours: our figures, as text.
       shows_intervals: whether the text has the intervals already.
+      most_shown: how many of the parts, the first ones, the text is to have; default all.
     """
 
     parts: tuple[Part, ...]
     ours: str
     shows_intervals: bool = False
+    most_shown: int | None = None
+
+    @property
+    def shown(self) -> tuple[Part, ...]:
+        """The parts that the text has."""
+        return self.parts[: self.most_shown]
 
     @property
     def text(self) -> str:
         """Our figures with the intervals."""
         if self.shows_intervals:
             return self.ours
-        return "; ".join(filter(None, [self.ours, ", ".join(map(str, self.parts))]))
+        return "; ".join(filter(None, [self.ours, ", ".join(map(str, self.shown))]))
 
     @property
     def verdict(self) -> str:
@@ -66,6 +73,7 @@ class Claim:
       question: decides the claim from the target's outcome.
       reason: why no target can be run.
       check: of a statement that a calculation decides, in place of a target.
+      instead: of the paper's data or network, what stands in their place in this claim alone.
     """
 
     paper: str
@@ -76,6 +84,7 @@ class Claim:
     question: Question | None = None
     reason: str = ""
     check: Check | None = None
+    instead: str = ""
 
 
 def method(label: str, **where: Any) -> Where:

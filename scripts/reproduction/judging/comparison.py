@@ -3,21 +3,19 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
 from fedjax_drag.simulation.criterion import ROUNDING
 from reproduction.judging.claims import Answer, Question, Where
-from reproduction.judging.margins import FAILS, FEWEST, HOLDS, LEVEL, UNDECIDED, Interval, Part, Prediction, Votes
+from reproduction.judging.margins import FAILS, FEWEST, HOLDS, LEVEL, UNDECIDED, Bounded, Interval, Part, Votes
 from reproduction.judging.outcome import DIVERGED, MissingError, Outcome, best, first
-from reproduction.names import written
+from reproduction.names import percent, written
 
 Compared = Callable[[Any, np.ndarray, np.ndarray], Interval]
 """How a quantity of the subject ``[seeds]`` compares with that of the other of a name."""
-
-Bounded = TypeVar("Bounded", Interval, Prediction)
 
 GRID = 0.05
 """Steps of the accuracies that replace a paper's target which is not reached."""
@@ -47,25 +45,28 @@ class RunnerUp(NamedTuple):
       name: of the other.
       own: a quantity of the subject, ``[seeds]``.
       theirs: that of the other on equal seeds.
-      part: their comparison.
+      parts: the comparisons with all others that ran on enough seeds, this one first.
       rank: ``"best of N others "`` if it is the :func:`strongest`, else ``"of N others "``; empty if there is
         one.
+      foremost: the name of the :func:`strongest`.
       missing: the others that ran on fewer seeds of the subject than something is decided from.
     """
 
     name: Any
     own: np.ndarray
     theirs: np.ndarray
-    part: Part
+    parts: tuple[Part, ...]
     rank: str
+    foremost: Any
     missing: Sequence[Any]
 
-    def decides(self, answer: Answer) -> Answer:
+    def decides(self, ours: str) -> Answer:
         """The answer to whether the subject is ahead of all others, which one that is missing may still deny.
 
         Raises:
           MissingError: no other is ahead of it, and one is missing.
         """
+        answer = Answer(self.parts, ours, most_shown=1)
         if self.missing and answer.verdict in (HOLDS, LEVEL):
             raise MissingError(f"{answer.text}; not measured: {', '.join(map(str, self.missing))}")
         return answer
@@ -97,11 +98,12 @@ def runner_up(
         return (HOLDS, LEVEL, UNDECIDED, FAILS).index(parts[name].verdict) if enough else 0
 
     decisive = max(found, key=lambda name: (against(name), _lead(*found[name])))
-    which = "best of" if decisive == _foremost(found) else "of"
-    rank = f"{which} {len(found)} others " if len(found) > 1 else ""
+    foremost = _foremost(found)
+    rank = f"{'best of' if decisive == foremost else 'of'} {len(found)} others " if len(found) > 1 else ""
     missing = [name for name in others if name not in found or parts[name].repetitions < FEWEST]
+    beside = [part for name, part in parts.items() if name != decisive and part.repetitions >= FEWEST]
     mine, theirs = found[decisive]
-    return RunnerUp(decisive, mine, theirs, parts[decisive], rank, missing)
+    return RunnerUp(decisive, mine, theirs, (parts[decisive], *beside), rank, foremost, missing)
 
 
 def strongest(own: Outcome, others: Mapping[Any, Outcome], quantity: Callable[[Cell], float]) -> Any:
@@ -163,6 +165,12 @@ def reachable(accuracy: float, parts: Sequence[Outcome]) -> float:
     if below <= 0:
         raise MissingError("no accuracy that all seeds reach")
     return below
+
+
+def aim(target: float, accuracy: float) -> str:
+    """An accuracy as text, and why it stands in the place of the paper's."""
+    instead = "" if target == accuracy else f", as on some seed neither reaches {percent(accuracy, 0)}"
+    return f"{percent(target, 0)}{instead}"
 
 
 def first_round(accuracy: float, *parts: Outcome) -> Callable[[Cell], float]:

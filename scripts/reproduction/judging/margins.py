@@ -1,8 +1,8 @@
 """Intervals of what is measured on several seeds, and the verdicts that follow from them."""
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -76,19 +76,23 @@ class Interval(NamedTuple):
     def p(self) -> float:
         """Two-sided p of the nearest boundary: Student's t, of which the interval has the standard error.
 
-        Of the median of turns it is that of a normal with such an interval.
+        Of the median of turns it is that of a normal with such an interval. Of what is level it is twice the greater of
+        the p of the two one-sided tests.
         """
-        scale = math.log if self.unit == "times" else float
+        scale = _scale(self.unit)
         reached = [bound for bound in (self.at_least, self.at_most) if math.isfinite(bound)]
         if self.repetitions < FEWEST or not reached:
             return 1.0
-        apart = min(abs(scale(self.mean) - scale(bound)) if bound or scale is float else math.inf for bound in reached)
+        if self._is_level and self.verdict == LEVEL:
+            most = scale(EQUIVALENT[self.unit])
+            apart = most - abs(scale(self.mean))
+        else:
+            apart = min(
+                abs(scale(self.mean) - scale(bound)) if bound or scale is float else math.inf for bound in reached
+            )
         ends = [end for end in (self.low, self.high) if math.isfinite(end) and (end > 0 or self.unit != "times")]
         half = min((abs(scale(self.mean) - scale(end)) for end in ends), default=math.inf)
-        if not half or not apart:
-            return 1.0 if not apart else 0.0
-        freedom = self.repetitions - 1 if self.repeated == "seeds" else math.inf
-        return float(2 * stats.t.sf(apart / half * stats.t.ppf(1 - ALPHA / 2, freedom), freedom))
+        return _two_sided(apart, half, self.repetitions - 1 if self.repeated == "seeds" else math.inf)
 
     @property
     def _order(self) -> float | None:
@@ -193,8 +197,12 @@ class Prediction(NamedTuple):
 
     @property
     def p(self) -> float:
-        """0: what is said by it is said beside an :class:`Interval`, whose p counts."""
-        return 0.0
+        """Two-sided p of the paper's figure among runs of ours, by Student's t; 1 if it is compatible with them."""
+        if self.verdict != FAILS:
+            return 1.0
+        scale, end = _scale(self.unit), self.high if self.at_least else self.low
+        apart, half = (abs(scale(figure) - scale(self.mean)) for figure in (self.theirs, end))
+        return _two_sided(apart, half, self.repetitions - 1)
 
     def as_row(self) -> dict[str, Any]:
         """The entry of a record; what is not finite is None."""
@@ -210,6 +218,8 @@ class Prediction(NamedTuple):
 
 
 Part = Interval | Votes | Prediction
+
+Bounded = TypeVar("Bounded", Interval, Prediction)
 
 
 def across(
@@ -249,6 +259,12 @@ def predicted(values: np.ndarray, unit: str, theirs: float, at_least: bool) -> P
     return Prediction(mean, low, high, unit, len(values), theirs, at_least)
 
 
+def widened(part: Bounded, half: float) -> Bounded:
+    """A ratio times another one of its own, of which the interval has this half width in logarithms."""
+    low, high = (math.exp(math.hypot(math.log(end / part.mean), half)) for end in (part.low, part.high))
+    return part._replace(low=part.mean / low, high=part.mean * high)
+
+
 def of_turns(ratios: Sequence[float], *, at_least: float = -math.inf, at_most: float = math.inf) -> Interval:
     """The median of ratios of times taken in turn, and its interval without an assumption on their distribution."""
     ends = stats.quantile_test(ratios, p=0.5).confidence_interval(CONFIDENCE)
@@ -265,12 +281,13 @@ def combined(verdicts: Iterable[str]) -> str:
 def chance(parts: Sequence[Part]) -> float:
     """The p of a verdict of several parts.
 
-    That they all hold is as likely as the least certain; that one of them does not is as likely as the most certain of
-    these, times the number of parts (Bonferroni). 1 of what is neither.
+    That they all hold, or are level, is as likely as the least certain; a figure that is compatible with our runs says
+    nothing for a claim, and does not count. That one of them does not is as likely as the most certain of these, times
+    the number of parts (Bonferroni). 1 of what is undecided.
     """
     verdict = combined(part.verdict for part in parts)
-    if verdict == HOLDS:
-        return max(part.p for part in parts)
+    if verdict in (HOLDS, LEVEL):
+        return max((part.p for part in parts if not isinstance(part, Prediction)), default=1.0)
     failed = [part.p for part in parts if part.verdict == FAILS]
     return min(1.0, len(parts) * min(failed)) if failed else 1.0
 
@@ -283,6 +300,18 @@ def holm(chances: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(chances) - place) * chances[index]))
         corrected[index] = highest
     return corrected
+
+
+def _scale(unit: str) -> Callable[[float], float]:
+    """In which the quantity of a unit is compared."""
+    return math.log if unit == "times" else float
+
+
+def _two_sided(apart: float, half: float, freedom: float) -> float:
+    """The p of a distance from a boundary, beside the half width of the interval."""
+    if not half or not apart:
+        return 1.0 if not apart else 0.0
+    return float(2 * stats.t.sf(apart / half * stats.t.ppf(1 - ALPHA / 2, freedom), freedom))
 
 
 def _shared(part: Part) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from fedjax_drag.experiment.sweep.grid import METHOD
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from reproduction.judging.claims import Answer, Question, Where
 from reproduction.judging.comparison import (
+    aim,
     bounded,
     divergences,
     first_round,
@@ -42,6 +43,7 @@ from reproduction.judging.margins import (
     across,
     of_turns,
     predicted,
+    widened,
 )
 from reproduction.judging.outcome import (
     ACCURACY,
@@ -78,7 +80,8 @@ def faster(subject: Where, other: Where, accuracy: float, at_most: float = 1.0) 
         target = reachable(accuracy, pair)
         own, theirs = rounds_to(target, pair)
         parts = _ratio(np.log(own / theirs), at_most, target, pair)
-        rounds = f"{own.mean():.0f} against {theirs.mean():.0f} rounds to {percent(target, 0)}"
+        texts = [_rounds(side, target, part) for side, part in zip((own, theirs), pair, strict=True)]
+        rounds = f"{texts[0]} against {texts[1]} rounds to {aim(target, accuracy)}"
         return Answer(parts, f"{parts[0].mean:.2f} ({rounds}){divergences(outcome, other)}")
 
     return question
@@ -115,9 +118,10 @@ def first_to(axis: str, label: Any, accuracy: float, where: Where, beside: Seque
             return bounded(ratio, target, own, others[name])
 
         other = runner_up(own, others, lambda cell: -np.log(reached(cell)), earlier)
-        rounds = [np.exp(-log).mean() for log in (other.own, other.theirs)]
-        ours = f"round {rounds[0]:.0f}, {written(axis, other.name)} round {rounds[1]:.0f}, to {percent(target, 0)}"
-        return other.decides(Answer((other.part,), ours))
+        sides = (other.own, own), (other.theirs, others[other.name])
+        rounds = [_rounds(np.exp(-logs), target, side) for logs, side in sides]
+        name = written(axis, other.name)
+        return other.decides(f"round {rounds[0]}, {name} round {rounds[1]}, to {aim(target, accuracy)}")
 
     return question
 
@@ -229,7 +233,8 @@ def steadier(subject: Where, other: Where) -> Question:
 def quicker(label: str, other: str, accuracy: float, at_most: float) -> Question:
     """Whether a method reaches an accuracy in less client time than another method; ``at_most`` as of :func:`faster`.
 
-    The interval is that of the rounds over the seeds; the ratio of the times of a round is the median over the turns.
+    The interval is that of the rounds over the seeds, widened by that of the ratio of the times of a round, the median
+    over the turns.
     """
 
     @spoken_well_of({METHOD: label})
@@ -237,9 +242,10 @@ def quicker(label: str, other: str, accuracy: float, at_most: float) -> Question
         pair = outcome.at({METHOD: label}), outcome.at({METHOD: other})
         target = reachable(accuracy, pair)
         own, theirs = rounds_to(target, pair)
-        a_round = np.median(outcome.time_ratios(label, other))
-        parts = _ratio(np.log(own / theirs * a_round), at_most, target, pair)
-        return Answer(parts, f"{parts[0].mean:.2f} of its time to {percent(target, 0)}")
+        a_round = of_turns(outcome.time_ratios(label, other))
+        half = math.log(a_round.high / a_round.low) / 2
+        parts = _ratio(np.log(own / theirs * a_round.mean), at_most, target, pair, half)
+        return Answer(parts, f"{parts[0].mean:.2f} of its time to {aim(target, accuracy)}")
 
     return question
 
@@ -277,12 +283,26 @@ def every(*questions: Question) -> Question:
     return question
 
 
-def _ratio(logs: np.ndarray, at_most: float, target: float, pair: tuple[Outcome, Outcome]) -> tuple[Ratio, ...]:
-    """Whether ratios, given their logarithms, are below 1, and whether one of ours may be a paper's ``at_most``."""
-    below = bounded(across(logs, "times", at_most=1.0), target, *pair)
+def _ratio(
+    logs: np.ndarray, at_most: float, target: float, pair: tuple[Outcome, Outcome], half: float = 0.0
+) -> tuple[Ratio, ...]:
+    """Whether ratios, given their logarithms, are below 1, and whether one of ours may be a paper's ``at_most``.
+
+    ``half`` is the half width, in logarithms, of the interval of a factor that all of them have.
+    """
+    below = bounded(widened(across(logs, "times", at_most=1.0), half), target, *pair)
     if at_most == 1.0:
         return (below,)
-    return below, bounded(predicted(logs, "times", at_most, at_least=False), target, *pair)
+    return below, bounded(widened(predicted(logs, "times", at_most, at_least=False), half), target, *pair)
+
+
+def _rounds(rounds: np.ndarray, accuracy: float, part: Outcome) -> str:
+    """The mean of rounds to an accuracy as text; of one that some run never reaches it is but a lower bound."""
+    (reached,) = measured([part], lambda cell: first(cell, accuracy))
+    never = int(np.isinf(reached).sum())
+    return (
+        f"at least {rounds.mean():.0f} (never on {never} of {len(reached)} seeds)" if never else f"{rounds.mean():.0f}"
+    )
 
 
 def _above_all(
@@ -296,8 +316,8 @@ def _above_all(
         part = outcome.at(where)
         other = runner_up(part.at({axis: label}), others_of(part, axis, label, beside), quantity, higher)
         name = f"{other.rank}{written(axis, other.name)}"
-        ours = f"{percent(other.own.mean())}, {name} {percent(other.theirs.mean())}"
-        return other.decides(Answer((other.part,), ours))
+        highest = "" if other.foremost == other.name else f" (the highest is {written(axis, other.foremost)})"
+        return other.decides(f"{percent(other.own.mean())}, {name} {percent(other.theirs.mean())}{highest}")
 
     return question
 

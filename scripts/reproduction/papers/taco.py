@@ -86,6 +86,7 @@ def _client_time() -> list[Claim]:
         claims.append(_claim("Table I", text, f"{times:.2f} times", FMNIST, question))
     foolsgold = costlier("FoolsGold", "FedAvg", 0.0, 1.03)
     text = "a round of TACO's clients takes at most 7 % longer than one of FedAvg's, FMNIST for CIFAR-100"
+    other = "Fashion-MNIST and LeNet for CIFAR-100 and ResNet18"
     corrected = ("FedProx", "SCAFFOLD", "STEM", "FedACG")
     longer = every(*(costlier(label, "FedAvg", 1.03) for label in corrected))
     names = f"{', '.join(corrected[:-1])} and {corrected[-1]}"
@@ -94,7 +95,7 @@ def _client_time() -> list[Claim]:
         *claims,
         _claim("Table I", "a round of FoolsGold's clients does not (by at most 3 %)", "1.00 times", FMNIST, foolsgold),
         _claim("Fig. 5(a)", all_longer, "", ADULT, longer),
-        _claim("Table III", text, "1.07 times", FMNIST, costlier(KEPT, "FedAvg", 0.0, 1.07)),
+        _claim("Table III", text, "1.07 times", FMNIST, costlier(KEPT, "FedAvg", 0.0, 1.07), instead=other),
     ]
 
 

@@ -147,7 +147,7 @@ def _row(headline: Headline, verdicts: dict[str, Verdict]) -> str:
 
 
 def _parts(verdict: Verdict) -> str:
-    return ", ".join(map(str, verdict.parts))
+    return ", ".join(map(str, verdict.shown))
 
 
 def _in_full(verdict: Verdict) -> str:

@@ -103,7 +103,7 @@ def _row(verdict: Verdict, earlier: dict[tuple[str, ...], Row]) -> Row:
         "p": round(verdict.p, 6),
         "needs": verdict.needs,
         "ours": ours,
-        "intervals": [part.as_row() for part in verdict.parts],
+        "intervals": [part.as_row() for part in verdict.shown],
     }
 
 

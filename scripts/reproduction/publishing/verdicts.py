@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reproduction.judging.claims import Claim
-from reproduction.judging.margins import ALPHA, FAILS, HOLDS, UNDECIDED, Part, holm
+from reproduction.judging.margins import ALPHA, FAILS, HOLDS, LEVEL, UNDECIDED, Part, holm
 from reproduction.judging.more_seeds import MOST, deciding
 from reproduction.judging.outcome import NOT_MEASURED, MissingError
 from reproduction.papers import br_drag, calculated, clusterguard, drag, taco
@@ -38,6 +38,7 @@ class Verdict(NamedTuple):
       verdict: ``holds``, ``does not hold``, ``undecided``, ``not measured`` or ``cannot be run``.
       ours: our figures, or why there are none.
       parts: the comparisons that decide it, with their intervals.
+      most_shown: as of :class:`~reproduction.judging.claims.Answer`.
       setting: of the target.
       target: name of the target; empty if none can be run.
       scale: of the stored results.
@@ -58,6 +59,12 @@ class Verdict(NamedTuple):
     instead: str = ""
     p: float = 1.0
     corrected: str = ""
+    most_shown: int | None = None
+
+    @property
+    def shown(self) -> tuple[Part, ...]:
+        """The parts that the text has."""
+        return self.parts[: self.most_shown]
 
     @property
     def is_papers(self) -> bool:
@@ -66,8 +73,8 @@ class Verdict(NamedTuple):
 
     @property
     def seeds(self) -> int:
-        """Seeds of the part that has the fewest; 0 for a timing."""
-        return min((part.repetitions for part in self.parts if part.repeated == "seeds"), default=0)
+        """Seeds of the part that has the fewest, of those shown; 0 for a timing."""
+        return min((part.repetitions for part in self.shown if part.repeated == "seeds"), default=0)
 
     @property
     def needs(self) -> str:
@@ -84,7 +91,7 @@ class Verdict(NamedTuple):
         """The repetitions as text: ``3 seeds``, ``1 seed``, ``20 turns``."""
         if not self.parts:
             return ""
-        fewest = min(self.parts, key=lambda part: part.repetitions)
+        fewest = min(self.shown, key=lambda part: part.repetitions)
         word = fewest.repeated if fewest.repetitions > 1 else fewest.repeated.removesuffix("s")
         return f"{fewest.repetitions} {word}"
 
@@ -108,7 +115,8 @@ def judge(
         return Verdict(claim, HOLDS if found.holds else FAILS, found.figures, setting=CALCULATED)
     if claim.question is None or target is None:
         return Verdict(claim, CANNOT, claim.reason)
-    blank = Verdict(claim, NOT_MEASURED, "", setting=target.setting, target=target.name, instead=target.instead)
+    instead = claim.instead or target.instead
+    blank = Verdict(claim, NOT_MEASURED, "", setting=target.setting, target=target.name, instead=instead)
     if results is None:
         return blank._replace(ours=f"about {target.minutes} minutes of two cores")
     try:
@@ -120,6 +128,7 @@ def judge(
         ours=answer.text,
         parts=answer.parts,
         p=answer.p,
+        most_shown=answer.most_shown,
     )
 
 
@@ -167,7 +176,7 @@ def _corrected(judged: Sequence[Verdict]) -> list[Verdict]:
     found = [one._replace(corrected=one.verdict) for one in judged]
     for family in families.values():
         for index, p in zip(family, holm([judged[index].p for index in family]), strict=True):
-            if judged[index].verdict in (HOLDS, FAILS) and p > ALPHA:
+            if judged[index].verdict in (HOLDS, FAILS, LEVEL) and p > ALPHA:
                 found[index] = found[index]._replace(corrected=UNDECIDED)
     return found
 
