@@ -47,8 +47,15 @@ class cross_entropy(Loss):
     def __call__(
         self, logits: Float[Array, "batch ... classes"], labels: Int[Array, "batch ..."]
     ) -> Float[Array, " batch"]:
-        """``(logits [B, ..., C], labels [B, ...]) -> [B]``, such as of one label an example or one a pixel."""
-        return _mean_of_example(self.of_labels(logits, labels))
+        """``(logits [B, ..., C], labels [B, ...]) -> [B]``, such as of one label an example or one a pixel.
+
+        Of several labels it is the mean over those that are not negative, 0 where there is none.
+        """
+        losses = self.of_labels(logits, labels)
+        if losses.ndim == 1:
+            return losses
+        counted = (labels >= 0).reshape(len(labels), -1)
+        return jnp.where(counted, losses.reshape(counted.shape), 0.0).sum(1) / jnp.maximum(counted.sum(1), 1)
 
     def of_labels(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
         """``(logits [..., C], labels [...]) -> [...]``, the loss of each label."""

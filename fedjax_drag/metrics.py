@@ -143,7 +143,9 @@ class r2(Metric):
 
     def result(self, sums: Sums) -> jax.Array:
         number, total, squares, errors = sums
-        return jnp.mean(1 - errors / (squares - total**2 / number))
+        spread = squares - total**2 / number
+        # Of one example, or of equal targets, what is left of the squares is rounding.
+        return jnp.mean(jnp.where(spread > 1e-6 * squares, 1 - errors / spread, jnp.nan))
 
 
 class auc(Metric):
@@ -178,14 +180,17 @@ class auc(Metric):
         checks.count("bins", self.bins, 2)
 
     def update(self, outputs: Float[Array, "batch ..."], targets: Shaped[Array, "batch ..."]) -> Sums:
-        if _are_classes(outputs, targets):
+        if is_classes := _are_classes(outputs, targets):
             score, positive = jax.nn.softmax(outputs), jax.nn.one_hot(targets, outputs.shape[-1], dtype=bool)
         else:
             score, positive = jax.nn.sigmoid(like_targets(outputs, targets)), targets > 0
-        score, positive = score.reshape(len(score), -1), positive.reshape(len(score), -1)
+        columns = outputs.shape[-1] if is_classes else positive[0].size
+        score, positive = (x.reshape(len(x), -1, columns) for x in (score, positive))
+        counted = (targets >= 0).reshape(len(score), -1, 1) if is_classes else jnp.ones((), bool)
         place = jnp.minimum(jnp.floor(score * self.bins), self.bins - 1).astype(jnp.int32)
-        at = jax.nn.one_hot(place, self.bins, dtype=jnp.int32)
-        return jnp.stack([at * positive[..., None], at * ~positive[..., None]], 1)
+        at = (jnp.arange(len(score))[:, None, None], 1 - positive.astype(jnp.int32), jnp.arange(columns), place)
+        zeros = jnp.zeros((len(score), 2, columns, self.bins), jnp.int32)
+        return zeros.at[at].add(jnp.broadcast_to(counted, place.shape).astype(zeros.dtype))
 
     def result(self, sums: Sums) -> jax.Array:
         positive, negative = sums.astype(jnp.float32)
@@ -223,6 +228,7 @@ class _OfPredictions(Metric):
         if _are_classes(outputs, targets):
             classes = jnp.arange(outputs.shape[-1])
             predicted, actual = outputs.argmax(-1)[..., None] == classes, targets[..., None] == classes
+            predicted &= (targets >= 0)[..., None]
             predicted, actual = (x.reshape(len(x), -1, len(classes)).astype(jnp.int32) for x in (predicted, actual))
             return tuple(x.sum(1) for x in (predicted * actual, predicted, actual))
         labels = like_targets(outputs, targets) > 0, targets > 0
@@ -288,7 +294,7 @@ class calibration_error(Metric):
         confidence = jax.nn.softmax(outputs).max(-1)
         right = outputs.argmax(-1) == targets
         place = jnp.ceil(confidence * self.bins).astype(jnp.int32) - 1  # a bin has its upper end
-        at = jax.nn.one_hot(jnp.clip(place, 0, self.bins - 1), self.bins)
+        at = jax.nn.one_hot(jnp.clip(place, 0, self.bins - 1), self.bins) * (targets >= 0)[..., None]
         return tuple(_of_example(x[..., None] * at, self.bins) for x in (confidence, right, jnp.ones_like(confidence)))
 
     def result(self, sums: Sums) -> jax.Array:

@@ -36,7 +36,7 @@ def pairs(fed: FederatedDataset, seed: int = 0) -> FederatedDataset:
     """
     DATASET.check("fed", fed)
     checks.count("seed", seed)
-    if len(fed.input_shape) != 3 or not fed.has_labels:
+    if not hasattr(fed.train.x, "dtype") or len(fed.input_shape) != 3 or not fed.has_labels:
         raise checks.ArgumentError("fed", "must be images [H, W, C] with one label each", given=fed)
     rng = np.random.default_rng(seed)
 
@@ -52,9 +52,14 @@ def pairs(fed: FederatedDataset, seed: int = 0) -> FederatedDataset:
     clients = whole(fed.train)
     if fed.rows is not None and fed.counts is not None:
         clients = [row[:count] for row, count in zip(fed.rows, fed.counts, strict=True)]
+    client_test = fed.client_test
+    if client_test is not None:
+        own = np.split(client_test.indices, np.cumsum(client_test.counts)[:-1])
+        client_test = client_test._replace(examples=paired(client_test.examples, own))
     height, width, channels = fed.input_shape
     return replace(
         fed,
+        client_test=client_test,
         name=f"{fed.name}_pairs",
         train=paired(fed.train, clients),
         test=paired(fed.test, whole(fed.test)),
@@ -79,7 +84,12 @@ def next_tokens(fed: FederatedDataset) -> FederatedDataset:
       ValueError: inputs are no texts, or targets not one token each.
     """
     DATASET.check("fed", fed)
-    if len(fed.input_shape) != 1 or fed.train.x.dtype not in TOKENS or not fed.has_labels:
+    if (
+        not hasattr(fed.train.x, "dtype")
+        or len(fed.input_shape) != 1
+        or fed.train.x.dtype not in TOKENS
+        or not fed.has_labels
+    ):
         raise checks.ArgumentError("fed", "must be tokens [N, L] with the next token [N] of each text", given=fed)
 
     def shifted(batch: Batch) -> Batch:
@@ -88,4 +98,7 @@ def next_tokens(fed: FederatedDataset) -> FederatedDataset:
 
     train, test = shifted(fed.train), shifted(fed.test)
     validation = fed.validation and shifted(fed.validation)
-    return replace(fed, name=f"{fed.name}_tokens", train=train, test=test, validation=validation)
+    client_test = fed.client_test and fed.client_test._replace(examples=shifted(fed.client_test.examples))
+    return replace(
+        fed, name=f"{fed.name}_tokens", train=train, test=test, validation=validation, client_test=client_test
+    )

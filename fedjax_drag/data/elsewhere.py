@@ -84,11 +84,25 @@ def _joined(parts: Mapping[str, Arrays]) -> tuple[Any, Any, list[int]]:
             if shapes(arrays) != shapes(of_first):
                 said = f"{kind} of shape {shapes(arrays)}; must be {shapes(of_first)} as of {first}"
                 raise checks.ArgumentError(name, said)
+        for own, model in zip(jax.tree.leaves(part[0]), jax.tree.leaves(like[0]), strict=True):
+            if len(own) and len(model) and _kind(own) != _kind(model):
+                raise checks.ArgumentError(name, f"inputs of type {own.dtype}; must be {model.dtype} as of {first}")
         if len({array.shape[:1] for array in jax.tree.leaves(part)}) != 1:
             found = ", ".join(str(jax.tree.map(np.shape, arrays)) for arrays in part)
             raise checks.ArgumentError(name, f"shapes {found}: must be [N, ...] and [N, ...]")
-    x, y = jax.tree.map(lambda *own: own[0] if len(own) == 1 else np.concatenate(own), *given.values())
+    x, y = jax.tree.map(_concatenated, *given.values())
     return x, y, [len(jax.tree.leaves(part)[0]) for part in given.values()]
+
+
+def _kind(array: np.ndarray) -> str:
+    """What inputs stand for: bytes of images, tokens, truth values or numbers."""
+    return "bytes" if array.dtype == np.uint8 else array.dtype.kind.replace("u", "i")
+
+
+def _concatenated(*own: np.ndarray) -> np.ndarray:
+    """One after another; an empty one, whose type says nothing, does not count."""
+    filled = [array for array in own if len(array)] or own[:1]
+    return filled[0] if len(filled) == 1 else np.concatenate(filled)
 
 
 def from_huggingface(
@@ -170,11 +184,14 @@ def from_pandas(
                 raise checks.ArgumentError(part, f"{number} values of {name!r} are missing; must be none{remedy}")
     (train_x, test_x), (train_y, test_y) = _inputs(train[inputs], test[inputs]), _targets(train[target], test[target])
     if users is not None:
-        names, owner = np.unique(np.asarray(train[users]).astype(str), return_inverse=True)
-        options = {"users": owner, "user_names": tuple(names.tolist())} | options
+        if number := int(train[users].isna().sum()):
+            raise checks.ArgumentError("train", f"{number} values of {users!r} are missing; must be none")
+        names = sorted(train[users].unique(), key=str)
+        place = {name: user for user, name in enumerate(names)}
+        options = {"users": train[users].map(place).to_numpy(), "user_names": tuple(map(str, names))} | options
         if users in test.columns:
-            number = {name: user for user, name in enumerate(names)}
-            options = {"test_users": [number.get(name, -1) for name in np.asarray(test[users]).astype(str)]} | options
+            known = test[users].map(place).fillna(-1).to_numpy().astype(int)
+            options = {"test_users": known.tolist()} | options
     return from_arrays(train_x, train_y, test_x, test_y, **options)
 
 
@@ -192,8 +209,14 @@ def _columns(dataset: Any, x: str | Sequence[str], y: str) -> Arrays:
     if not isinstance(x, str):
         return np.stack(values[:-1], -1).astype(np.float64), values[-1]
     if np.issubdtype(values[0].dtype, np.signedinteger):  # as which all integers are read
-        is_bytes = getattr(dataset.features[x], "dtype", None) == "uint8"
-        values[0] = values[0].astype(np.uint8 if is_bytes else np.int32)
+        feature = dataset.features[x]
+        while hasattr(feature, "feature"):  # of lists in lists
+            feature = feature.feature
+        narrow = values[0].astype(np.uint8 if getattr(feature, "dtype", None) == "uint8" else np.int32)
+        if (narrow != values[0]).any():
+            low, high = values[0].min(), values[0].max()
+            raise checks.ArgumentError("x", f"integers from {low} to {high}; must fit {narrow.dtype}", x)
+        values[0] = narrow
     return values[0], values[-1]
 
 

@@ -36,6 +36,27 @@ def test_pairs_of_clients_are_of_their_own_images():
         np.testing.assert_array_equal(np.flatnonzero(fed.train.y[own].any(0)), classes)
 
 
+def test_test_examples_of_clients_are_derived_too():
+    own = partition.natural(
+        from_arrays(
+            *[DIGITS.test.x, DIGITS.test.y] * 2, 10, users=np.arange(355) // 100, test_users=np.arange(355) // 100
+        )
+    )
+    fed = pairs(own)
+    assert fed.client_test.examples.x.shape[1:] == fed.input_shape
+    following = TEXTS[:, -1] + 1
+    users = np.arange(10) // 5
+    texts = partition.natural(from_arrays(TEXTS, following, TEXTS, following, 8, users=users, test_users=users))
+    assert next_tokens(texts).client_test.examples.y.shape == TEXTS.shape
+
+
+@pytest.mark.parametrize("derive", [pairs, next_tokens])
+def test_inputs_of_several_arrays_are_refused(derive):
+    x = {"a": TEXTS.astype(np.float32)}
+    with pytest.raises(ValueError, match=r"fed=.*: must be"):
+        derive(from_arrays(x, TEXTS[:, 0], x, TEXTS[:, 0], 8))
+
+
 def test_every_token_has_the_next_one_as_its_target():
     following = TEXTS[:, -1] + 1
     fed = from_arrays(TEXTS, following, TEXTS, following, 8, users=np.arange(10) // 5)

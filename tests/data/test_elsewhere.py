@@ -112,6 +112,14 @@ def test_sizes_are_those_of_flowers_partitioners(pictures, name, arguments, spli
             np.testing.assert_array_equal(np.sort(ours.train.y[row[:count]]), np.sort(labels))
 
 
+def test_clients_have_inputs_of_one_kind_and_may_have_no_test_examples():
+    with pytest.raises(ValueError, match="inputs of type uint8; must be float32 as of"):
+        from_clients([OWN[0], (np.uint8(OWN[1][0]), OWN[1][1])], test=(X, Y))
+    without = [OWN[0], OWN[1], (np.empty((0, 3)), np.empty(0))]
+    fed = from_clients(OWN, test=(X, Y), client_test=without, normalize="none")
+    np.testing.assert_array_equal(fed.client_test.counts, [5, 20, 0])
+
+
 @pytest.fixture(scope="module")
 def table():
     pandas = pytest.importorskip("pandas", reason="needs pandas")
@@ -147,9 +155,20 @@ def test_a_table_of_pandas(table):
 
 def test_moments_of_time_keep_their_differences(table):
     """Seconds since 1970 that a single float32 cannot tell apart."""
-    seconds = 1_700_000_000 + np.arange(4)
-    fed = from_pandas(table.assign(age=seconds), table.assign(age=seconds), target="income")
+    times = table.assign(age=1_700_000_000 + np.arange(4))
+    with pytest.warns(UserWarning, match="vary too little for float32; they are stored as"):
+        fed = from_pandas(times, times, target="income")
     assert len(np.unique(fed.train.x[:, 0])) == 4
+
+
+def test_users_are_told_by_their_values(table):
+    """A missing one among the test users makes the others floats there."""
+    numbers = table.assign(state=[2, 10, 2, 10])
+    fed = from_pandas(numbers, table.assign(state=[2, None, 3, 10]), target="income", users="state")
+    assert fed.user_names == ("10", "2")
+    np.testing.assert_array_equal(fed.test_users, [1, -1, -1, 0])
+    with pytest.raises(ValueError, match="train: 1 values of 'state' are missing"):
+        from_pandas(table.assign(state=[2, None, 3, 10]), table, target="income", users="state")
 
 
 def test_missing_values_are_refused_or_imputed(table):

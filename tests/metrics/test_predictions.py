@@ -99,6 +99,33 @@ def test_auc_is_scikit_learns_within_its_stated_error(outputs, targets, scores, 
     assert metric.error_bound(sums) < 2 / bins * 5
 
 
+@pytest.mark.parametrize(
+    "metric",
+    [fd.metrics.f1(), fd.metrics.precision(), fd.metrics.recall(), fd.metrics.auc(), fd.metrics.calibration_error()],
+    ids=lambda metric: metric.name,
+)
+def test_positions_are_pooled_and_those_without_a_class_do_not_count(metric):
+    logits, labels = RNG.normal(size=(6, 9, CLASSES)).astype(np.float32), RNG.integers(-1, CLASSES, (6, 9))
+    counted = labels.reshape(-1) >= 0
+    assert 0 < counted.sum() < counted.size
+    wanted = metric(logits.reshape(-1, CLASSES)[counted], labels.reshape(-1)[counted])
+    np.testing.assert_allclose(metric(logits, labels), wanted, rtol=1e-5)
+
+
+def test_pixels_without_a_class_have_no_loss():
+    logits, labels = RNG.normal(size=(2, 9, CLASSES)).astype(np.float32), RNG.integers(0, CLASSES, (2, 9))
+    labels[0, 3:], labels[1] = -1, -1
+    loss = fd.losses.cross_entropy()
+    wanted = [loss(logits[0, :3], labels[0, :3]).mean(), 0.0]
+    np.testing.assert_allclose(loss(logits, labels), wanted, rtol=1e-5)
+
+
+def test_r2_of_equal_targets_is_not_defined():
+    equal = np.full(3, 3.7, np.float32)
+    assert np.isnan(fd.metrics.r2()(equal + 0.1, equal))
+    assert np.isnan(fd.metrics.r2()(equal[:1] + 0.1, equal[:1]))
+
+
 def test_the_calibration_error_is_that_of_guo_et_al():
     bins, confidence = 15, PROBABILITIES.max(-1)
     wanted = 0.0

@@ -106,12 +106,14 @@ def _values(fed: FederatedDataset, column: int | Sequence[int] | np.ndarray) -> 
     """A value of each example, ``[N]`` or ``[N, K]``."""
     if hasattr(column, "__array__") and np.ndim(column):
         values = np.asarray(column)
-        values = values.astype(str) if values.dtype == object else values
+        if values.dtype == object:
+            values = np.asarray(values.tolist())
+            values = values.astype(str) if values.dtype == object else values
         if values.ndim > 2 or len(values) != fed.train.num_examples:
             allowed = f"must have a value for each of the {fed.train.num_examples} training examples of {fed.name}"
             raise checks.ArgumentError("column", allowed, given=column)
         return values
-    if len(fed.input_shape) != 1:
+    if not hasattr(fed.train.x, "dtype") or len(fed.input_shape) != 1:
         said = f"inputs {list(fed.input_shape)} of {fed.name} have no columns; must be an array, a value an example"
         raise checks.ArgumentError("column", said, given=column)
     for place in np.ravel(np.asarray(column, object)).tolist():

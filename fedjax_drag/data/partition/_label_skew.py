@@ -222,7 +222,8 @@ def shards(
       per_client: shards of each client, >= 1; there must be an example for every shard.
       seed: >= 0.
       shuffled: whether a client's list is in random order; else it has one shard after the other, each by label, which
-        matters where every epoch is in that order (``epoch_order="fixed"``).
+        matters where every epoch is in that order (``epoch_order="fixed"``). What takes a part of a list, such as
+        held-out examples of clients, root data and attacks on a fraction, then takes one end of the classes.
 
     Returns:
       The data set with clients, whose sizes differ by at most ``per_client``.

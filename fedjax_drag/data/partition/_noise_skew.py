@@ -66,6 +66,7 @@ def noise_skew(
         fed,
         train=noisy(fed.train, noise),
         test=noisy(fed.test),
+        client_test=fed.client_test and fed.client_test._replace(examples=noisy(fed.client_test.examples)),
         validation=fed.validation and noisy(fed.validation),
         partition=f"{fed.partition}, noise_skew(level={level:g}, seed={seed})",
     )

@@ -20,10 +20,12 @@ from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.data.normalization import TOKENS
 from fedjax_drag.models.cnn import CNN
 from fedjax_drag.models.lenet import LeNet
+from fedjax_drag.models.lora import LoRA
 from fedjax_drag.models.lstm import LSTM
 from fedjax_drag.models.mlp import MLP
 from fedjax_drag.models.modes import module_of
 from fedjax_drag.models.resnet import ResNet18
+from fedjax_drag.models.transformer import Transformer
 from fedjax_drag.ops.paths import path_of
 from fedjax_drag.selection import Selection
 from fedjax_drag.simulation.model.forms import LinenForm
@@ -320,16 +322,18 @@ def _check_outputs(outputs: Any, num_classes: int, targets: Any) -> None:
 
 
 def check_tokens(user_model: Any, data: FederatedDataset) -> None:
-    """Refuses data whose tokens :func:`~fedjax_drag.models.lstm` does not know: it would compute NaN, or with others.
+    """Refuses data whose tokens a model of the package does not know: it would compute NaN, or with others.
 
     Args:
       user_model: as the user gave it.
       data: of the run.
     """
     inner = module_of(user_model)
-    if not isinstance(inner, LSTM) or getattr(data.train.x, "dtype", None) not in TOKENS:
+    inner = inner.model if isinstance(inner, LoRA) else inner
+    if not isinstance(inner, LSTM | Transformer) or getattr(data.train.x, "dtype", None) not in TOKENS:
         return
-    inputs = [part.x for part in (data.train, data.test, data.validation) if part is not None]
+    own = data.client_test and data.client_test.examples
+    inputs = [part.x for part in (data.train, data.test, data.validation, own) if part is not None and len(part.x)]
     low, high = min(int(x.min()) for x in inputs), max(int(x.max()) for x in inputs)
     if low < 0 or high >= inner.num_classes:
         raise ValueError(

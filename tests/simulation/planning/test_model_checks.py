@@ -176,4 +176,6 @@ def test_an_lstm_is_given_no_tokens_that_it_does_not_know(refused, settings, fed
     model = fd.models.lstm(3, hidden=4, layers=1)
     for form in (model, fd.models.with_modes(model)):
         refused(rf"^model=LSTM: tokens of arrays from {found}: must be in \[0, 2\]", fedavg, model=form, data=data)
+    for model in (fd.models.transformer(3, layers=1, heads=1, width=4), fd.models.lora(fd.models.lstm(3))):
+        refused(rf": tokens of arrays from {found}: must be in \[0, 2\]", fedavg, model=model, data=data)
     fd.simulation.prepare(fedavg, **settings(model=Embedded(), data=data))  # a module of one's own knows its tokens
