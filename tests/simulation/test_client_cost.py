@@ -103,7 +103,8 @@ def test_the_history_counts_the_steps_of_clients_of_different_sizes(settings, di
 @pytest.mark.parametrize("epochs", [1, 2.0, 0.5, 1.3, [2, 4]])
 @pytest.mark.parametrize("batch_size", [4, "full"])
 def test_steps_are_foreseen_as_they_are_drawn(settings, digits, epochs, batch_size):
-    asked = Settings(fd.aggregators.fedavg(), **settings(local_steps=None, local_epochs=epochs, batch_size=batch_size))
+    rule = fd.algorithms.from_aggregator(FEDAVG)
+    asked = Settings(algorithm=rule, **settings(local_steps=None, local_epochs=epochs, batch_size=batch_size))
     size = digits.rows.shape[1] if batch_size == "full" else batch_size
     drawn = [4] * 12 if isinstance(epochs, list) else [epochs] * 12
     each = [int(epoch_steps(count, turns, size)) for count, turns in zip(digits.counts, drawn, strict=True)]
