@@ -33,7 +33,7 @@ _SHARES = ("byzantine_fraction", "num_byzantine")
 
 _MOST_VALUES = 4
 _SEPARATOR = "   \N{MIDDLE DOT}   "
-_COMMA = re.compile(r", (?![^\[({]*[])}])")  # outside brackets
+COMMA = re.compile(r", (?![^\[({]*[])}])")  # outside brackets
 
 
 def distinct(configs: Sequence[Config]) -> list[str]:
@@ -42,7 +42,7 @@ def distinct(configs: Sequence[Config]) -> list[str]:
     Names are used where they differ, less what all of them have in common; configurations that share a name are told
     apart by the values that differ between them. The seed is left out.
     """
-    names = {config.name: _COMMA.split(config.name) for config in configs}
+    names = {config.name: COMMA.split(config.name) for config in configs}
     common = set[str]().union(*names.values()).intersection(*names.values())
     own = {name: ", ".join(part for part in parts if part not in common) for name, parts in names.items()}
     if not all(own.values()):

@@ -266,8 +266,8 @@ def _head(figure: Figure, runs: Sequence[StoredRun], lines: Sequence[Curve], met
     if counts[-1] > 1:
         number = str(counts[-1]) if len(counts) == 1 else f"up to {counts[-1]}"
         end = ", up to the round that all of them have reached" if any(line.is_cut for line in lines) else ""
-        note = figure.text(0.985, 0.022, f"line: mean over {number} seeds{end}; band: minimum to maximum", color=_MUTED)
-        note.set(fontsize=8.5, ha="right", va="bottom")
+        note = figure.text(left, 0.857, f"line: mean over {number} seeds{end}; band: minimum to maximum", color=_MUTED)
+        note.set(fontsize=8.5, va="center")
 
 
 def _title(metric: str) -> str:

@@ -105,7 +105,9 @@ def plan(
         with placement.sharing():  # the runs of a comparison have the same data
             jobs = _jobs(experiment, folder, resume, federations or Federations())
         if folder is not None and overwrite:
-            from_first(results.clear, folder)
+            results.check_start(folder, experiment.runs.values())
+            variants = {slug(label) for label in experiment.runs} if experiment.config.compare else set()
+            from_first(results.clear, folder, variants | results.variants_in(folder))
         return CheckedExperiment(experiment.config, jobs, folder, resume, tools, lock=lock.pop_all())
 
 

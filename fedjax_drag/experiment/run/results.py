@@ -15,7 +15,7 @@ import platform
 import shutil
 import subprocess
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from fedjax_drag.files import check_kinds, fitting, read_json, sha256, write_tex
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
+from fedjax_drag.simulation.result import with_client_seconds
 from fedjax_drag.version import __version__
 
 CONFIG, ENVIRONMENT, SUMMARY = "config.yaml", "environment.json", "summary.json"
@@ -136,6 +137,8 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         what is to be overwritten is not a results folder.
     """
     where, others = f"out={str(folder)!r}", holds_others(folder)
+    if any((folder / name).is_file() for name in ("sweep.yaml", "arena.json")):
+        raise ValueError(f"{where}: holds a sweep or an arena; choose another folder")
     if resume and others and not ((folder / CONFIG).is_file() or (folder / CHECKPOINTS).is_dir()):
         raise ValueError(f"{where}: holds no run to resume")
     if resume:
@@ -231,14 +234,39 @@ def _files(config: Config) -> dict[str, dict[str, str]]:
     return {kind: found for kind, found in files.items() if found}
 
 
-def clear(folder: Path) -> None:
-    """Removes what runs wrote in ``folder`` and in the runs inside it, whose folders go if nothing else is in them."""
+def variants_in(folder: Path) -> set[str]:
+    """The names of the folders of the comparison that is in a folder; empty if there is none that can be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return set(map(slug, load(folder / CONFIG).compare or {}))
+    return set()
+
+
+def check_start(folder: Path, configs: Iterable[Config]) -> None:
+    """Refuses to overwrite a folder that has the parameters with which a run is to begin.
+
+    Raises:
+      ValueError: naming them.
+    """
+    for config in configs:
+        start = config.initial_params
+        if start is not None and Path(initial_params.located(start)).resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"initial_params={start!r}: lies in out={str(folder)!r}, which would be overwritten")
+
+
+def clear(folder: Path, inner: Collection[str] | None = ()) -> None:
+    """Removes what a run wrote in a folder, and in the runs inside it, whose folders go if nothing else is in them.
+
+    Args:
+      folder: of the run.
+      inner: names of the folders of the runs inside, variants or cells; None for all.
+    """
     if not folder.is_dir():
         return
-    for inner in sorted(folder.iterdir()):
-        if inner.is_dir() and not inner.is_symlink() and _is_results_folder(inner):
-            with lock.FolderLock(inner) as writing:  # of a variant or a cell
-                clear(inner)
+    for path in sorted(folder.iterdir()):
+        named = inner is None or path.name in inner
+        if named and path.is_dir() and not path.is_symlink() and _is_results_folder(path):
+            with lock.FolderLock(path) as writing:
+                clear(path)
                 writing.release(remove=True)
     for name in (*WRITTEN, DAMAGED_CHECKPOINTS, REPORT, LOGS):
         path = folder / name
@@ -352,7 +380,9 @@ def read(folder: Path) -> list[StoredRun]:
         return [run for inner in begun for run in read(inner)] or [StoredRun(folder, config, {}, _note(folder, {}, ()))]
     history, damage = metrics_file.read(folder / METRICS)
     with contextlib.suppress(OSError, ValueError):  # not there yet, or damaged
-        history = metrics_file.typed(history, read_summary(folder).get("dtypes"))
+        figures = read_summary(folder)
+        history = metrics_file.typed(history, figures.get("dtypes"))
+        history = with_client_seconds(history, figures.get("seconds_per_local_step"))
     return [StoredRun(folder, config, history, _note(folder, history, damage), read_criterion(folder))]
 
 

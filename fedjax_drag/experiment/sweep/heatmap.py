@@ -9,7 +9,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from fedjax_drag.experiment.figures.labels import clean
+from fedjax_drag.experiment.figures.labels import COMMA, clean
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.sweep.outcome_table import Matrix
 from fedjax_drag.files import replaced
@@ -46,7 +46,7 @@ def draw(matrix: Matrix, title: str) -> Figure:
         _cell(axes, places[column], row, value, texts[row][column], scale, bool(failed[row, column]))
     axes.set(xlim=(-0.5, width - 0.5), ylim=(num_rows - 0.5, -0.5))
     # A line for each axis, or neighbours that differ in the last one would look alike.
-    labels = ["\n".join(clean(part, 40) for part in label.split(", ")) for label in (*matrix.columns, "worst case")]
+    labels = ["\n".join(clean(part, 40) for part in COMMA.split(label)) for label in (*matrix.columns, "worst case")]
     axes.set_xticks(places, labels[: len(places)])
     axes.set_yticks(range(num_rows), [clean(label, 40) for label in matrix.rows])
     axes.set_ylabel(clean(matrix.axis, 40), color=_MUTED, fontsize=9.5, parse_math=False)

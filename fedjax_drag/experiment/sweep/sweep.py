@@ -202,6 +202,7 @@ def plan(
             federations.dataset(point.config)  # missing data stop the sweep: they are no failure of a single cell
         _check_files(grid.points)
         if folder is not None and overwrite:
+            results.check_start(folder, (point.config for point in grid.points))
             sweep_folder.clear(folder)
         return CheckedSweep(grid, folder, resume, federations, lock=lock.pop_all())
 

@@ -63,7 +63,7 @@ def finished(folder: Path) -> list[results.StoredRun]:
 
 def clear(folder: Path) -> None:
     """Removes what a sweep wrote in ``folder``, and nothing else."""
-    results.clear(folder / CELLS)
+    results.clear(folder / CELLS, None)
     if (folder / CELLS).is_dir() and not any((folder / CELLS).iterdir()):
         (folder / CELLS).rmdir()
     for name in (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP, results.REPORT):

@@ -115,6 +115,25 @@ def test_a_folder_with_a_run_is_left_alone(tiny, finished, overrides, options, m
 
 
 @pytest.mark.thorough
+def test_overwrite_leaves_other_runs_in_the_folder(tiny, tmp_path):
+    """Variants of the comparison that was there and of the new one go, a run beside them stays."""
+    one = ["rounds=1", "compare={a: {}, b: {}}"]
+    run(tiny, overrides=one, out=tmp_path)
+    run(tiny, overrides=["rounds=1"], out=tmp_path / "mine")
+    run(tiny, overrides=["rounds=1"], out=tmp_path, overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["checkpoints", "mine"]
+    assert (tmp_path / "mine" / "summary.json").is_file()
+    with pytest.raises(ValueError, match=r"initial_params='.*': lies in out='.*', which would be overwritten"):
+        run(tiny, overrides=["rounds=1", f"initial_params={tmp_path}"], out=tmp_path, overwrite=True)
+    assert (tmp_path / "summary.json").is_file()
+
+
+def test_a_run_is_not_put_beside_a_sweep(tiny, tmp_path):
+    (tmp_path / "sweep.yaml").touch()
+    with pytest.raises(ValueError, match="holds a sweep or an arena; choose another folder"):
+        run(tiny, out=tmp_path)
+
+
 def test_overwrite_removes_what_runs_wrote_and_nothing_else(tiny, tmp_path):
     out = tmp_path / "out"
     run(tiny | {"compare": {"A": {}, "B": {}}}, overrides=["rounds=2"], out=out)
