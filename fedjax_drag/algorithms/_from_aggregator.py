@@ -82,7 +82,7 @@ class from_aggregator(Algorithm):
 
 def _check_covered(aggregator: Aggregator, client: ClientRule) -> None:
     """Refuses local noise on the deltas beside what it does not cover."""
-    bare = sorted(aggregator.needs & {"num_examples", "start_loss", *DISSIMILARITIES})
+    bare = sorted(aggregator.needs & {"num_examples", "selection_weight", "start_loss", *DISSIMILARITIES})
     if client.guarantee is not None and bare:
         raise ArgumentError(
             f"aggregator={aggregator.name}",

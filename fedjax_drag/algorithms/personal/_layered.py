@@ -29,8 +29,8 @@ class LayeredMethod(PersonalMethod):
         super().check()
         if self.layers != ():
             check_patterns("layers", self.layers)
-        if bare := sorted(self.rule.needs & {"predict", *DISSIMILARITIES}):
-            needs = f"needs {bare[0]}, the predictions of whole models, of which clients send a part"
+        if bare := sorted(self.rule.needs & {"predict", "start_loss", *DISSIMILARITIES}):
+            needs = f"needs {bare[0]}, of whole models, of which clients send a part"
             raise ArgumentError(f"aggregator={self.rule.name}", f"{needs}; must be a rule of the deltas alone")
 
     @property

@@ -5,7 +5,7 @@
 from typing import Any
 
 from fedjax_drag.algorithms.personal._personal import PersonalMethod
-from fedjax_drag.types import Params
+from fedjax_drag.types import Params, State, Uplink
 
 
 class local_only(PersonalMethod):
@@ -31,6 +31,9 @@ class local_only(PersonalMethod):
     @property
     def model_state(self) -> str:
         return "local"
+
+    def aggregate(self, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
+        return params, super().aggregate(params, uplink, state, **extras)[1]  # whatever an attack forges
 
     def own(self, params: Params, layers: Params) -> Params:
         del layers

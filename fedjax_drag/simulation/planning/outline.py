@@ -59,7 +59,7 @@ class ClientCost(NamedTuple):
             "gradient_evaluations": steps * self.gradients,
             "vector_operations": steps * self.vector_operations,
             "bytes_down": int(work.get("drawn", messages)) * self.bytes_down,
-            "bytes_up": messages * self.bytes_up,
+            "bytes_up": (messages + int(work.get("num_too_stale", 0))) * self.bytes_up,
         }
 
 

@@ -76,7 +76,7 @@ def dissimilarity(
     preprocess: Callable[[Any], Any],
     over_clients: Callable[..., Any],
     shared: tuple[Batch, ModelState, Params],
-    clients: tuple[Deltas, jax.Array | Batch, jax.Array],
+    clients: tuple[Deltas, jax.Array | Batch, jax.Array, Any],
 ) -> Float[Array, " clients"]:
     """The dissimilarity of a cohort's clients.
 
@@ -96,12 +96,16 @@ def dissimilarity(
       preprocess: from stored examples to model inputs.
       over_clients: maps a function of one client over a leading axis, as ``map_clients(batching, mesh, ...)`` does.
       shared: training examples, state of the model and ``start``.
-      clients: of each client the delta, the examples as ``gather`` takes them, and their number.
+      clients: of each client the delta, the examples as ``gather`` takes them, their number, and from where it started,
+        ``()`` for ``start``.
     """
     distance, largest = DISTANCES[kind]
 
-    def of_client(shared: tuple[Batch, ModelState, Params], entry: tuple[Params, Any, jax.Array]) -> Float[Array, ""]:
-        (train, state, start), (delta, examples, count) = shared, entry
+    def of_client(
+        shared: tuple[Batch, ModelState, Params], entry: tuple[Params, Any, jax.Array, Any]
+    ) -> Float[Array, ""]:
+        (train, state, start), (delta, examples, count, own) = shared, entry
+        start = own if jax.tree.leaves(own) else start
         start, delta = jax.lax.stop_gradient((start, delta))
         models = [functools.partial(apply, params, state) for params in (start, tree.move(start, delta))]
         longest = jax.tree.leaves(examples)[0].shape[0]

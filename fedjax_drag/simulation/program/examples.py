@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag import tree
 from fedjax_drag.data.batching import gather
@@ -54,7 +54,9 @@ def fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch
     return tree.where(attack.attackers(own.malicious, shared.round), poisoned, batch)
 
 
-def rehearsed(run: Run, shared: RoundInput, clients: ClientInput, params: Params) -> Any:
+def rehearsed(
+    run: Run, shared: RoundInput, clients: ClientInput, params: Params, drawn: Bool[Array, " clients"] | None
+) -> Any:
     """The memory of the attackers at the beginning of a round: what they make of true examples of the first of them.
 
     Args:
@@ -62,10 +64,11 @@ def rehearsed(run: Run, shared: RoundInput, clients: ClientInput, params: Params
       shared: of the round, with the memory so far.
       clients: of the cohort.
       params: global parameters.
+      drawn: which clients the cohort really has; None for all.
     """
     attack = run.attack
     assert attack is not None
-    attackers = attack.attackers(clients.malicious, shared.round)
+    attackers = attack.attackers(clients.malicious, shared.round) & (True if drawn is None else drawn)
     first = jnp.argmax(attackers)
     row, number = jax.tree.map(lambda x: x[first], (clients.examples, clients.num_examples))
     key = sampling.round_key(shared.key, "rehearsal", shared.round)

@@ -16,7 +16,7 @@ from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
 from fedjax_drag.simulation.program.evaluation import EVALUATION_BATCH, summed
 from fedjax_drag.simulation.program.federation import Federation, HeldOut
-from fedjax_drag.simulation.program.local import client_pass
+from fedjax_drag.simulation.program.local import client_pass, step_size_of
 from fedjax_drag.simulation.run import ClientInput, RoundInput, Run, RunState
 from fedjax_drag.types import Adaptation, Downlink, Params
 
@@ -83,8 +83,8 @@ def _as_many_as_in_a_round(run: Run, number: int) -> ClientBatching:
 def _adapted(run: Run, adaptation: Adaptation, shared: RoundInput, client: Int[Array, ""]) -> Params:
     """The parameters of a client, which are the start of the downlink, after its steps on its training examples."""
     changes: dict[str, Any] = {"local_steps": adaptation.steps, "local_epochs": None, "fewest": None, "deadline": None}
-    if adaptation.step_size is not None:
-        changes["step_size"] = adaptation.step_size
+    evaluated = jnp.maximum(shared.round - 1, 0)
+    changes["step_size"] = step_size_of(run, evaluated) if adaptation.step_size is None else adaptation.step_size
     alone = dataclasses.replace(run, attack=None, local_optimizer=None, **changes)
     federation, params = shared.federation, shared.downlink.start
     own = ClientInput(client, federation.rows[client], federation.counts[client], jnp.zeros((), bool))

@@ -82,7 +82,7 @@ def one_round(
     if run.attack is not None and "attacker_index" in run.attack.needs:
         clients = clients._replace(attacker_index=attacker_indices(federation, malicious, ids))
     if run.attack is not None and run.attack.rehearses:
-        shared = shared._replace(memory=rehearsed(run, shared, clients, state.params))
+        shared = shared._replace(memory=rehearsed(run, shared, clients, state.params, who.drawn))
     # What the method's server side is given by keyword
     needs = run.algorithm.needs
     server_key = sampling.round_key(key, "server", state.round)
@@ -235,7 +235,7 @@ def _closed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -
     model = before.model._replace(statistics=_statistics(run, before, cohort, outcome))
     keeping = valid
     if attack is not None and not attack.keeps_state:
-        keeping = ~malicious if valid is None else valid & ~malicious
+        keeping = sampling.both(valid, ~attack.attackers(malicious, before.round))
     clients = per_client.put(before.clients, outcome.local.kept, ids, keeping)
     memory = before.selection if cohort.selected.memory is None else cohort.selected.memory
     observed = run.selection.observe(memory, _observed(run, before, cohort, outcome))
@@ -267,7 +267,8 @@ def _statistics(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcom
     attackers = clients.malicious if attack is None else attack.attackers(clients.malicious, before.round)
     ids = (attackers, clients.client_id, before.round, cohort.who.valid if run.may_be_absent else None)
     local = server.forged_statistics(attack, key, old, outcome.local.statistics, *ids)
-    return server.combined_statistics(run.statistics, old, local, clients.num_examples, cohort.who.valid)
+    counted = sampling.both(cohort.who.valid, outcome.accepted)
+    return server.combined_statistics(run.statistics, old, local, clients.num_examples, counted)
 
 
 def _with_latest(broadcasts: Broadcast, shared: RoundInput) -> Broadcast:

@@ -182,6 +182,7 @@ def attend(
         assert run.selection.max_staleness is not None
         fresh = arrivals.staleness <= run.selection.max_staleness
         seconds, too_stale, valid = arrivals.seconds, (valid & ~fresh).sum(dtype=jnp.int32), valid & fresh
+        present = both(present, fresh)
     return Attendance(drawn, valid, both(present, answers), num_steps, seconds, too_stale)
 
 

@@ -108,13 +108,15 @@ def _dissimilarity(run: Run, cohort: Cohort, uplink: Uplink, of_benign: jax.Arra
     shared, (malicious, counts) = cohort.shared, (cohort.clients.malicious, cohort.clients.num_examples)
     if of_benign is not None:  # then only malicious clients' models predict
         counts = jnp.where(malicious, counts, 0)
+    stale = cohort.clients.broadcast is not None  # then each has started from a broadcast of its own
+    starts = jax.vmap(lambda one: shared.seen_by(one).downlink.start)(cohort.clients) if stale else ()
     found = dissimilarity(
         distance,
         run.model.apply,
         run.model.preprocess,
         functools.partial(map_clients, run.batching, run.mesh),
         (shared.federation.train, shared.model, shared.downlink.start),
-        (uplink.delta, cohort.clients.examples, counts),
+        (uplink.delta, cohort.clients.examples, counts, starts),
     )
     return found if of_benign is None else jnp.where(malicious, found, of_benign)
 

@@ -88,7 +88,7 @@ def compiled(kind, axis="map", chunk=None, on_two=False):
     @jax.jit
     def found(train, start, deltas, rows, counts):
         of_model = lambda p, _, x: logits(p, x)
-        shared, clients = (train, ModelState(), start), (deltas, rows, counts)
+        shared, clients = (train, ModelState(), start), (deltas, rows, counts, ())
         return dissimilarity(kind, of_model, lambda x: 2 * x, over_clients, shared, clients)
 
     return found
