@@ -30,7 +30,8 @@ class LayeredMethod(PersonalMethod):
         if self.layers != ():
             check_patterns("layers", self.layers)
         if bare := sorted(self.rule.needs & {"predict", "start_loss", *DISSIMILARITIES}):
-            needs = f"needs {bare[0]}, of whole models, of which clients send a part"
+            what = "losses" if bare[0] == "start_loss" else "predictions"
+            needs = f"needs {bare[0]}, the {what} of whole models, of which clients send a part"
             raise ArgumentError(f"aggregator={self.rule.name}", f"{needs}; must be a rule of the deltas alone")
 
     @property

@@ -33,7 +33,10 @@ def played(rule, **changes):
     [
         (lambda: algorithms.ifca(aggregator=term()), "aggregator=term: needs start_loss, of the one global model"),
         (lambda: algorithms.hypcluster(aggregator=fedasync()), "aggregator=fedasync: needs .*starts, of the one"),
-        (lambda: algorithms.fedper("Dense_1", aggregator=qffl()), "aggregator=qffl: needs start_loss, of whole models"),
+        (
+            lambda: algorithms.fedper("Dense_1", aggregator=qffl()),
+            "aggregator=qffl: needs start_loss, the losses of whole models",
+        ),
         (
             lambda: algorithms.from_aggregator(
                 fedavg("unbiased"), client=fd.privacy.local_dp(fd.clients.sgd(), 1.0, 1.0)
