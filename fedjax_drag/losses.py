@@ -52,10 +52,7 @@ class cross_entropy(Loss):
         Of several labels it is the mean over those that are not negative, 0 where there is none.
         """
         losses = self.of_labels(logits, labels)
-        if losses.ndim == 1:
-            return losses
-        counted = (labels >= 0).reshape(len(labels), -1)
-        return jnp.where(counted, losses.reshape(counted.shape), 0.0).sum(1) / jnp.maximum(counted.sum(1), 1)
+        return losses if losses.ndim == 1 else _mean_of_counted(losses, labels >= 0)
 
     def of_labels(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
         """``(logits [..., C], labels [...]) -> [...]``, the loss of each label."""
@@ -88,8 +85,7 @@ class token_cross_entropy(cross_entropy):
 
     def __call__(self, logits: Float[Array, "batch tokens classes"], labels: Int[Array, "batch tokens"]) -> jax.Array:
         """``(logits [B, L, C], labels [B, L]) -> [B]``, the mean over the tokens of each text, 0 where it has none."""
-        total = jnp.where(labels == self.padding, 0.0, self.of_labels(logits, labels))
-        return total.reshape(len(total), -1).sum(-1) / jnp.maximum(self.weights(labels), 1)
+        return _mean_of_counted(self.of_labels(logits, labels), labels != self.padding)
 
     def weights(self, targets: Int[Array, "batch tokens"]) -> Float[Array, " batch"]:
         """How many tokens each example has, ``[B]``."""
@@ -151,6 +147,12 @@ def like_targets(outputs: Shaped[Array, "batch ..."], targets: Shaped[Array, "ba
     if outputs.shape not in (targets.shape, (*targets.shape, 1)):
         raise ValueError(f"outputs: shape {outputs.shape}; must be {targets.shape} as of the targets")
     return outputs.reshape(targets.shape)
+
+
+def _mean_of_counted(losses: jax.Array, counted: jax.Array) -> Float[Array, " batch"]:
+    """The mean of each example's losses that count, ``[B, ...]`` to ``[B]``; 0 where there is none."""
+    losses, counted = (x.reshape(len(x), -1) for x in (losses, counted))
+    return jnp.where(counted, losses, 0.0).sum(1) / jnp.maximum(counted.sum(1, dtype=jnp.float32), 1)
 
 
 def _mean_of_example(loss: jax.Array) -> jax.Array:

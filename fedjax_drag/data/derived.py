@@ -84,12 +84,7 @@ def next_tokens(fed: FederatedDataset) -> FederatedDataset:
       ValueError: inputs are no texts, or targets not one token each.
     """
     DATASET.check("fed", fed)
-    if (
-        not hasattr(fed.train.x, "dtype")
-        or len(fed.input_shape) != 1
-        or fed.train.x.dtype not in TOKENS
-        or not fed.has_labels
-    ):
+    if getattr(fed.train.x, "dtype", None) not in TOKENS or len(fed.input_shape) != 1 or not fed.has_labels:
         raise checks.ArgumentError("fed", "must be tokens [N, L] with the next token [N] of each text", given=fed)
 
     def shifted(batch: Batch) -> Batch:

@@ -72,7 +72,8 @@ def verify(folder: Path) -> None:
         name = _name(folder, path)
         with suppress(FileNotFoundError):  # removed by another process just now
             further = path.lstat().st_size
-            if size + further <= LARGEST and _is_own(path) and listed.get(name, "") == _checksum(path) != "":
+            kept = size + further <= LARGEST and _is_own(path) and not path.is_symlink()
+            if kept and listed.get(name) == _checksum(path):
                 verified[name], size = listed[name], size + further
             else:
                 path.unlink()
