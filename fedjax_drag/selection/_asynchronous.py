@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag import checks
+from fedjax_drag.selection._round_robin import round_robin
 from fedjax_drag.selection._selection import SELECTION, Arrivals, Candidates, Memory, Observed, Selected, Selection
 from fedjax_drag.selection._uniform import uniform
 
@@ -61,7 +62,8 @@ class asynchronous(Selection):
       client that drops out takes its place for as long as its work takes.
 
     Raises:
-      ValueError: if an argument is out of range, or ``selection`` draws with replacement.
+      ValueError: if an argument is out of range, or ``selection`` draws with replacement, in turn, or changes its memory
+        where it draws.
 
     Cost:
       K steps over C places, and two draws of ``selection``
@@ -84,6 +86,8 @@ class asynchronous(Selection):
             SELECTION.check("selection", self.selection)
             if self.selection.repeats or self.selection.max_staleness is not None:
                 raise checks.ArgumentError(f"selection={self.selection.name}", "must draw a cohort without replacement")
+            if isinstance(self.selection, round_robin):
+                raise checks.ArgumentError("selection=round_robin", "must not go by turns, as clients end out of turn")
 
     @property
     def starts(self) -> Selection:
@@ -140,7 +144,10 @@ class asynchronous(Selection):
         idle = jnp.ones(num_clients, bool) if candidates.available is None else candidates.available
         at_work = jnp.where(jnp.isfinite(memory.finish), memory.client_ids, num_clients)
         idle = idle.at[at_work].set(False, mode="drop")
-        ids = self.starts.select(key, memory.inner, candidates._replace(available=idle), number).client_ids
+        found = self.starts.select(key, memory.inner, candidates._replace(available=idle), number)
+        if found.memory is not None:
+            raise checks.ArgumentError(f"selection={self.starts.name}", "must change its memory in observe alone")
+        ids = found.client_ids
         lot = jax.random.uniform(jax.random.fold_in(key, 2), (number,))
         ids = ids[jnp.argsort(jnp.where(idle[ids], lot, 2.0))]
         return Starting(ids, jnp.where(idle[ids], candidates.seconds(ids), jnp.inf))

@@ -206,7 +206,7 @@ class BatchSimulation:
         if len(stopped) < len(which):
             schedule = Schedule(first.num_rounds, first.eval_every, first.rounds_per_compile or first.eval_every)
             run = self.whole.runs[0]
-            totals = for_each(self.width, programs.no_totals(run.may_be_absent, run.clock is not None))
+            totals = for_each(self.width, programs.no_totals(run))
             advance = functools.partial(advance_cells, self.over, common, train, cells)
             evaluate = lambda states: evaluate_cells(self.over, common, cells, states, *evaluated)
             states = drive(schedule, states, int(states.round[0]), totals, advance, evaluate, record)

@@ -251,7 +251,7 @@ def lower_cells(
     train, *evaluated = examples
     width, sharding = cells.key.shape[0], cells.key.sharding
     states = jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape), x.dtype, sharding=sharding), shapes)
-    totals = for_each(width, programs.no_totals(cells.run.may_be_absent, cells.run.clock is not None))
+    totals = for_each(width, programs.no_totals(cells.run))
     return LoweredBatch(
         init_cells(platform or jax.default_backend()).lower(over, common, cells, given),
         advance_cells.lower(over, common, train, cells, states, totals, np.int32(1)),

@@ -40,8 +40,9 @@ class Result(NamedTuple):
         ``vector_operations``, ``bytes_down`` and ``bytes_up``; with a ``clock`` also ``seconds``, what the rounds
         lasted, and with :func:`~fedjax_drag.selection.asynchronous` ``num_too_stale``, the messages that were too stale
         to count, and of the evaluated round ``staleness`` ``[E, S]``; where clients may be absent also ``drawn`` (those
-        that received the parameters and worked) and ``silent_rounds`` (in which no benign client answered;
-        ``train_loss`` is the mean over the others), and of the evaluated round ``valid`` ``[E, S]``, who answered.
+        that received the parameters and worked), and of the evaluated round ``valid`` ``[E, S]``, who answered; there
+        and under attack ``silent_rounds`` (in which no benign client answered; ``train_loss`` is the mean over the
+        others).
         ``epsilon``, of a method with differential privacy and a ``delta``: what all rounds so far have spent.
         ``client_seconds``, since the start of the run, is what the slowest clients would have needed, each by itself on
         this device.

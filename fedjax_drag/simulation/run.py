@@ -119,6 +119,11 @@ class Run(Part):
         return longest if isinstance(self.batch_size, str) else self.batch_size
 
     @property
+    def may_be_silent(self) -> bool:
+        """Whether a round may be without an answer of a benign client."""
+        return self.may_be_absent or self.attack is not None
+
+    @property
     def constants(self) -> Mapping[str, Any]:
         """Extras of the server side that are Python values; they are part of the program."""
         told = {} if self.num_byzantine is None else {"num_byzantine": self.num_byzantine}

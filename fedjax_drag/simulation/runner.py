@@ -178,7 +178,7 @@ class Simulation:
         rows_travel = self.outline.rows_on != DEVICE
         schedule = Schedule(self.num_rounds, self.eval_every, 1 if rows_travel else self.rounds_per_compile)
         step = self._advance_cohort if rows_travel else self._advance
-        totals = programs.no_totals(self.spec.may_be_absent, self.spec.clock is not None)
+        totals = programs.no_totals(self.spec)
         return result(drive(schedule, state, int(state.round), totals, step, self._evaluate, record))
 
     def _compiled(self, begin: Callable[[], RunState]) -> tuple[list[Any], RunState]:

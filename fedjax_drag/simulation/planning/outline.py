@@ -304,7 +304,7 @@ def lowered(
     shardings = placement(without_rows, run.mesh, run.specs)
     without_rows = on_devices(without_rows) if shardings is None else jax.tree.map(_leaf, without_rows, shardings)
     own = own_examples(federation, state if outline.rows_on == DEVICE else on_devices(outline.shapes))
-    totals = programs.no_totals(run.may_be_absent, run.clock is not None)
+    totals = programs.no_totals(run)
     clients = np.arange(run.num_clients if outline.rows_on == DEVICE else run.cohort_size, dtype=np.int32)
     evaluate = programs.evaluate.lower(run, without_rows, *held_out, own)
     own_models = has_own_models(run, federation)

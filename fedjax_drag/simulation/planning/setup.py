@@ -101,10 +101,16 @@ def spent_by(settings: Settings) -> Spent:
     """What a run spends.
 
     Raises:
-      ValueError: it is to be reported, and dp-accounting is missing, or cannot account for how clients are drawn.
+      ValueError: noise is meant for a smaller cohort; or what is spent is to be reported, and dp-accounting is missing
+        or cannot account for how clients are drawn.
     """
     guarantee = settings.algorithm.guarantee
-    if guarantee is None or guarantee.delta is None:
+    if guarantee is None:
+        return lambda rounds: {}
+    meant, own = guarantee.cohort_size, settings.cohort_size
+    if meant is not None and meant < own:
+        raise ValueError(f"noise_cohort_size={meant}: must be at least the run's own cohort, cohort_size={own}")
+    if guarantee.delta is None:
         return lambda rounds: {}
     if not isinstance(settings.selected_by, uniform) and not guarantee.local:
         raise ValueError(

@@ -325,6 +325,7 @@ def work_metrics(
     valid: Bool[Array, " clients"] | None = None,
     drawn: Bool[Array, " clients"] | None = None,
     may_be_absent: bool = False,
+    may_be_silent: bool = False,
     accepted: Bool[Array, " clients"] | None = None,
 ) -> dict[str, jax.Array]:
     """Metrics of the local passes of a round, scalars.
@@ -332,7 +333,7 @@ def work_metrics(
     ``train_loss``: the mean mini-batch loss of the benign clients whose answer was accepted, NaN if there are none. As
     int32 ``participants``: how many answered; ``local_steps``: the steps of all that worked; ``slowest_steps``: those
     of the one with most, on whom a synchronous round waits. Where clients may be absent also ``drawn``: how many
-    worked; and ``silent_rounds``: 1 if no benign client answered, ``train_loss`` then being 0.
+    worked; and where benign ones may be, ``silent_rounds``: 1 if none answered, ``train_loss`` then being 0.
 
     Args:
       local: results with a leading axis ``[S]``.
@@ -340,6 +341,7 @@ def work_metrics(
       valid: which clients answer, ``[S]``; default everybody.
       drawn: which clients work, ``[S]``; default those that answer.
       may_be_absent: whether a client may be missing for another reason than the method's.
+      may_be_silent: whether a round may be without an answer of a benign client.
       accepted: whose messages are usable, ``[S]``; default everybody's.
     """
     valid = jnp.ones(malicious.shape, bool) if valid is None else valid
@@ -353,7 +355,9 @@ def work_metrics(
         "slowest_steps": steps.max(),
     }
     if may_be_absent:
+        metrics["drawn"] = drawn.sum(dtype=jnp.int32)
+    if may_be_silent:
         silent = ~benign.any()
         metrics["train_loss"] = jnp.where(silent, 0.0, metrics["train_loss"])
-        metrics |= {"drawn": drawn.sum(dtype=jnp.int32), "silent_rounds": silent.astype(jnp.int32)}
+        metrics["silent_rounds"] = silent.astype(jnp.int32)
     return metrics

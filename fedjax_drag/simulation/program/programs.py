@@ -65,19 +65,13 @@ A row of the history has their sum over the rounds since the row before, of ``tr
 that were not silent, and all other metrics from the evaluated round.
 """
 
-OF_ABSENCE = ("drawn", "silent_rounds")
-"""Those of them that only runs have whose clients may be absent."""
-
-OF_TIME = ("seconds", "num_too_stale")
-"""Those of them that only runs with a clock have."""
-
 _OUTPUT, _VALIDATION, _OUTPUT_VALIDATION = "output_", "validation_", "output_validation_"
 """What the names in the history begin with of what is evaluated of the algorithm's output, where that is another model
 than the parameters; of the parameters on the validation examples; and of the output there."""
 
 _TAKEN = {
     *("round", "epsilon", "client_seconds", "output_attack_success_rate", "validation_attack_success_rate"),
-    *(*OF_ABSENCE, *OF_TIME),
+    *("drawn", "silent_rounds", "seconds", "num_too_stale"),
 }
 """Columns of the history that a metric of a rule would replace, or stand for where a run has none of its own; those of
 :func:`_measured` are others."""
@@ -349,10 +343,11 @@ def _check_metrics(run: Run, of_method: State) -> None:
             raise ValueError(f"init of the rule: metrics have the name {name!r}; must be a text that no column has")
 
 
-def no_totals(may_be_absent: bool = False, timed: bool = False) -> Totals:
-    """The totals of no rounds, :data:`OF_ABSENCE` and :data:`OF_TIME` only where a run may have them."""
-    others = OF_ABSENCE * (not may_be_absent) + OF_TIME * (not timed)
-    sums = {name: np.zeros((), kind) for name, kind in SUMMED.items() if name not in others}
+def no_totals(run: Run) -> Totals:
+    """The totals of no rounds, of that alone which such a run may have."""
+    timed = run.clock is not None
+    may_have = {"drawn": run.may_be_absent, "silent_rounds": run.may_be_silent, "seconds": timed, "num_too_stale": timed}
+    sums = {name: np.zeros((), kind) for name, kind in SUMMED.items() if may_have.get(name, True)}
     return Totals(sums, np.zeros((), np.int32))
 
 

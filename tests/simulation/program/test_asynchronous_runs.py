@@ -302,6 +302,18 @@ def test_clients_that_run_at_once_start_from_what_each_has_received(settings):
 IN_FLIGHT = selection.asynchronous(5)
 
 
+class Forgetful(selection.uniform):
+    """Has another memory after each draw."""
+
+    def select(self, key, memory, candidates, cohort_size):
+        return super().select(key, memory, candidates, cohort_size)._replace(memory=memory)
+
+
+def test_clients_that_end_out_of_turn_do_not_start_in_turn():
+    with pytest.raises(ValueError, match="selection=round_robin: must not go by turns"):
+        selection.asynchronous(4, selection.round_robin())
+
+
 @pytest.mark.parametrize(
     ("rule", "changes", "message"),
     [
@@ -333,6 +345,11 @@ IN_FLIGHT = selection.asynchronous(5)
             fd.aggregators.fedavg("unbiased"),
             {"selection": IN_FLIGHT, "clock": LOG_NORMAL},
             "asynchronous: fedavg needs weights that make a sum unbiased",
+        ),
+        (
+            RULE,
+            {"selection": selection.asynchronous(4, Forgetful()), "clock": LOG_NORMAL},
+            "selection=asynchronous:.*selection=Forgetful: must change its memory in observe alone",
         ),
         (RULE, {"clock": "constant"}, "clock='constant': must be a clock.*write fd.clocks.constant"),
     ],

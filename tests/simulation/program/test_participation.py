@@ -205,6 +205,18 @@ def test_a_run_counts_who_answered_and_goes_on_in_the_middle_bit_for_bit(setting
     chex.assert_trees_all_equal(rest.history, {name: values[3:] for name, values in history.items()})
 
 
+def test_a_cohort_of_attackers_alone_is_silent(settings, fedavg):
+    attacked = {"attack": fd.attacks.sign_flip(), "num_byzantine": 9, "cohort_size": 2, "num_rounds": 8}
+    each = fd.simulate(fedavg, **settings(**attacked, eval_every=1)).history
+    alone = each["malicious"].all(1)
+    assert alone.any()
+    assert not alone.all()
+    np.testing.assert_array_equal(each["silent_rounds"], alone)
+    np.testing.assert_array_equal(np.isnan(each["train_loss"]), alone)
+    (loss,) = fd.simulate(fedavg, **settings(**attacked, eval_every=8)).history["train_loss"]
+    np.testing.assert_allclose(loss, np.nanmean(each["train_loss"]), rtol=1e-6)
+
+
 @pytest.mark.parametrize(("silent", "expected"), [(2, 3.0), (4, np.nan)])
 def test_a_loss_is_averaged_over_the_rounds_with_an_answer(silent, expected):
     sums = {"train_loss": np.float32(6.0), "silent_rounds": silent, "local_steps": 9, "participants": 3, "drawn": 5}
