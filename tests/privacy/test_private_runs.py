@@ -79,7 +79,7 @@ def test_what_a_run_spends(library, rule, changes, sampling):
     ("rule", "changes", "message"),
     [
         (fedavg(noise_cohort_size=100), {}, r"noise_cohort_size=100, delta=0.001: must be given with population"),
-        (fedavg(noise_cohort_size=5, population=100), {"dropout_rate": 0.1}, r"at least the run's own cohort, cohort_size="),
+        (fedavg(noise_cohort_size=3, population=100), {"dropout_rate": 0.1}, r"must be at least .* cohort_size=4"),
         (fedavg(), {"availability": UNEVEN}, r"must have cohort_size=6, all clients, or no delta$"),
     ],
 )
