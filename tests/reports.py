@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import yaml
 
-from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run import environment, metrics_file, results
 from fedjax_drag.experiment.sweep.grid import load_grid
 
 BASE = {
@@ -31,10 +31,10 @@ def write_run(folder, accuracies, summary=None, config=None, **columns):
         | {name: column[i] for name, column in columns.items()}
         for i, accuracy in enumerate(accuracies)
     ]
-    (folder / results.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / metrics_file.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
     if summary is not None:
         (folder / results.SUMMARY).write_text(json.dumps(summary))
-    (folder / results.ENVIRONMENT).write_text(json.dumps(ENVIRONMENT))
+    (folder / environment.ENVIRONMENT).write_text(json.dumps(ENVIRONMENT))
     return folder
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from fedjax_drag.experiment.config.config import slug
-from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run import folders
 
 _MOST_BYTES_WITH_OVERRIDES = 100
 """Of a folder's name that is made of overrides; a longer one is hard to read."""
@@ -23,7 +23,7 @@ def default_folder(name: str, overrides: Sequence[str], resume: bool) -> Path:
     Raises:
       ValueError: several folders differ in nothing else.
     """
-    runs, free = Path("runs"), ("rounds", "num_rounds", *results.FREE)
+    runs, free = Path("runs"), ("rounds", "num_rounds", *folders.FREE)
     names = earlier_names(name, overrides, free)
     if not resume:
         return runs / names[0]

@@ -62,8 +62,8 @@ class asynchronous(Selection):
       client that drops out takes its place for as long as its work takes.
 
     Raises:
-      ValueError: if an argument is out of range, or ``selection`` draws with replacement, in turn, or changes its memory
-        where it draws.
+      ValueError: if an argument is out of range, or ``selection`` draws with replacement or in turn, or changes its
+        memory where it draws.
 
     Cost:
       K steps over C places, and two draws of ``selection``

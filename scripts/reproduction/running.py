@@ -14,10 +14,10 @@ import jax
 from benchmarks.clients import local_steps
 from benchmarks.timing import Times, in_turn, warm_up
 from fedjax_drag.experiment.build.experiment import read
-from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.run import plan
 from fedjax_drag.experiment.sweep import sweep, sweep_folder
 from fedjax_drag.experiment.sweep.grid import load_grid
+from fedjax_drag.files import write_json
 from reproduction.targets.target import Scale, Target
 
 TIMES = "client_times.json"
@@ -78,7 +78,7 @@ def measure_times(target: Target, overrides: Sequence[str], folder: Path) -> Non
     jobs = plan(load_grid(target.config, overrides).base, _TIMED_ALONE).jobs
     contestants = {job.label: local_steps(job.simulation) for job in jobs}
     warm_up(contestants)
-    results.write_json(folder / TIMES, in_turn(contestants, target.turns))
+    write_json(folder / TIMES, in_turn(contestants, target.turns))
 
 
 def read_times(folder: Path) -> Times:

@@ -15,7 +15,7 @@ import yaml
 from processes import together
 
 from fedjax_drag.cli.common import has_lost_a_process
-from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run import environment, metrics_file, results
 from fedjax_drag.experiment.run.run import run
 
 
@@ -42,7 +42,7 @@ def test_two_processes_write_one_folder_and_go_on_from_it(tiny, tmp_path):
     (found,) = results.read(folder)
     assert found.config.mesh == "all"
     assert results.read_summary(folder)["resumed_from_round"] == 4
-    assert len(json.loads((folder / results.ENVIRONMENT).read_text())["devices"]) == 4
+    assert len(json.loads((folder / environment.ENVIRONMENT).read_text())["devices"]) == 4
     alone = run(changed | {"rounds": 6})
     assert found.history["round"].tolist() == alone.history["round"].tolist() == [2, 4, 6]
     np.testing.assert_array_equal(found.history["client_ids"], alone.history["client_ids"])
@@ -109,7 +109,7 @@ def test_the_other_process_says_what_to_do_when_one_ends(tiny, tmp_path, how):
         for number in range(2)
     )
     try:
-        metrics, end = folder / results.METRICS, time.monotonic() + 300
+        metrics, end = folder / metrics_file.METRICS, time.monotonic() + 300
         while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < end:
             assert first.poll() is None
             time.sleep(0.2)

@@ -10,7 +10,7 @@ import fedjax_drag as fd
 from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.figures import plotting
 from fedjax_drag.experiment.report import write
-from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run import environment, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.sweep import outcome_table
 from fedjax_drag.experiment.sweep.choice import best
@@ -135,7 +135,7 @@ def test_a_sweep_and_its_best_setting(task, tmp_path):
     losses = [*by_loss.worst_case.values()]
     assert losses == sorted(losses), "the lowest first"
     cell = sorted((tmp_path / "loss" / "cells").iterdir())[0]
-    assert results.read_criterion(cell) == LOSS
+    assert environment.read_criterion(cell) == LOSS
     text = (tmp_path / "loss" / "summary.md").read_text()
     assert "Validation loss at the end of the run, mean over 2 seeds" in text
     assert f"test loss {by_loss.best.test_value:.4g}, chosen by validation loss ({by_loss.best.value:.4g})." in text

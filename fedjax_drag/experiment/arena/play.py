@@ -15,12 +15,11 @@ from fedjax_drag.experiment.arena.standing import FILE, Row, Standing, read
 from fedjax_drag.experiment.arena.trials import Trials, criterion_of, key_of
 from fedjax_drag.experiment.config.config import check_name
 from fedjax_drag.experiment.config.own import as_text, short, with_own_names
-from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run import environment, folders
 from fedjax_drag.experiment.run.lock import refuse_links, waited_for
-from fedjax_drag.experiment.run.metrics_file import plain
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
-from fedjax_drag.files import write_text
+from fedjax_drag.files import plain, write_text
 from fedjax_drag.simulation.progress import unless_quiet
 from fedjax_drag.version import __version__
 
@@ -71,7 +70,7 @@ def run(
     """
     checked, given = _resolved(arena, standing)
     wanted = checked.only(entries) if entries else checked
-    return play(wanted, Trials(results.folder_of(out), quiet, allow_code), given)
+    return play(wanted, Trials(folders.folder_of(out), quiet, allow_code), given)
 
 
 def enter(
@@ -119,7 +118,7 @@ def enter(
       >>> fd.arena.enter(rule, {"max_norm": [0.1, 1.0]}, arena="configs/arena/digits.yaml")  # doctest: +SKIP
     """
     wanted, given = entered(builder, grid, arena, label, part, standing)
-    return play(wanted, Trials(results.folder_of(out), quiet, allow_code), given)
+    return play(wanted, Trials(folders.folder_of(out), quiet, allow_code), given)
 
 
 def entered(
@@ -150,7 +149,7 @@ def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standi
         refuse_links(trials.folder, *trials.folder.glob("*/"), *trials.folder.glob("*/*/"))
     grid, *_ = [trials.check(arena, entry) for entry in arena.entries]
     values = itertools.product(*(grid.labels[axis] for axis in arena.tasks))
-    metric = results.facts_of(criterion_of(grid.points[0].config))["criterion"]
+    metric = environment.facts_of(criterion_of(grid.points[0].config))["criterion"]
     tasks = [describe(dict(zip(arena.tasks, task, strict=True))) or arena.name for task in values]
     opponents = [opponent.label for opponent in arena.opponents]
     new = Standing(arena.name, arena.version, tasks, opponents, list(arena.seeds), {}, arena.protocol(), metric)

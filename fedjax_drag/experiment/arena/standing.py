@@ -15,8 +15,8 @@ from fedjax_drag import notebook
 from fedjax_drag.checks import shown
 from fedjax_drag.experiment.arena.scores import Score, measured, score, worst_by_seed
 from fedjax_drag.experiment.config.own import is_own, texts
-from fedjax_drag.experiment.run import results
-from fedjax_drag.files import read_json
+from fedjax_drag.experiment.run import environment
+from fedjax_drag.files import read_json, write_json
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 
 FILE = "arena.json"
@@ -111,7 +111,7 @@ class Standing:
     seeds: list[int]
     rows: dict[str, Row]
     protocol: dict[str, Any] | None = None
-    metric: dict[str, Any] = dataclasses.field(default_factory=lambda: results.facts_of(ACCURACY)["criterion"])
+    metric: dict[str, Any] = dataclasses.field(default_factory=lambda: environment.facts_of(ACCURACY)["criterion"])
 
     @property
     def criterion(self) -> Criterion:
@@ -164,7 +164,7 @@ class Standing:
     def write(self, folder: str | Path) -> None:
         """Writes :data:`FILE`, which :func:`read` reads."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        results.write_json(Path(folder) / FILE, dataclasses.asdict(self))
+        write_json(Path(folder) / FILE, dataclasses.asdict(self))
 
     def __repr__(self) -> str:
         by = self.criterion
@@ -218,8 +218,8 @@ def read(source: str | Path) -> Standing:
 
 def _check(standing: Standing) -> None:
     """Refuses rows that do not fit the tasks, opponents and seeds, and a protocol with a key missing."""
-    if {key: type(value) for key, value in standing.metric.items()} != results.CRITERION:
-        raise ValueError(f"metric={shown(standing.metric)}: must have {', '.join(results.CRITERION)}")
+    if {key: type(value) for key, value in standing.metric.items()} != environment.CRITERION:
+        raise ValueError(f"metric={shown(standing.metric)}: must have {', '.join(environment.CRITERION)}")
     sizes, by = (len(standing.tasks), len(standing.opponents), len(standing.seeds)), standing.criterion
     for label, row in standing.rows.items():
         where = f"rows.{label}"

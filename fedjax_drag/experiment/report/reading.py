@@ -14,7 +14,7 @@ import numpy as np
 from fedjax_drag.experiment.build.experiment import load, variants
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.yaml_text import written
-from fedjax_drag.experiment.run import metrics_file, results
+from fedjax_drag.experiment.run import environment, metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep import outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, load_grid
@@ -164,8 +164,8 @@ def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str
         status, message = "damaged", str(error)
     if failure is not None:
         status, message = "failed", failure
-    environment, criterion = results.read_environment(folder), results.read_criterion(folder)
-    return ReportedRun(*names, config, history, status, message, figures, environment, criterion=criterion)
+    recorded, criterion = environment.read(folder), environment.read_criterion(folder)
+    return ReportedRun(*names, config, history, status, message, figures, recorded, criterion=criterion)
 
 
 def _status(history: History, figures: Mapping[str, Any], rounds: int) -> tuple[str, str]:

@@ -19,8 +19,9 @@ from tqdm import tqdm
 
 from fedjax_drag import per_client
 from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.run import environment
 from fedjax_drag.experiment.run.errors import FolderError, MismatchError, reason_of
-from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS, RUN, read_environment
+from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS
 from fedjax_drag.experiment.run.stored import client_rows, leaves, records
 from fedjax_drag.experiment.run.stored.records import Record
 from fedjax_drag.simulation.devices import host_state
@@ -116,7 +117,7 @@ class Checkpoints:
         self._path = (folder / CHECKPOINTS).absolute()
         self._aside = (folder / DAMAGED_CHECKPOINTS).absolute()
         self._keep, self._keep_best, self._config = keep, keep_best, config
-        run = read_environment(folder).get(RUN)
+        run = environment.read(folder).get(environment.RUN)
         self.run = run if isinstance(run, str) else None
 
     def rounds(self) -> list[int]:

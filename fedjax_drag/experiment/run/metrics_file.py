@@ -5,14 +5,13 @@ The file is not trusted: what cannot be read is left out and named. A resumed ru
 
 import codecs
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.files import read_bytes, replaced
+from fedjax_drag.files import plain, read_bytes, replaced
 from fedjax_drag.simulation.criterion import ACCURACY, LOSS
 
 METRICS = "metrics.jsonl"
@@ -101,25 +100,6 @@ def restore(folder: Path, copy: bytes) -> str:
 def listed(texts: Sequence[str], most: int = 3) -> str:
     """The first of some texts, such as damaged lines, and how many more there are."""
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
-
-
-def plain(value: Any) -> Any:
-    """``value`` for JSON: arrays as lists, floats in the shortest form that reads back equal, NaN as None."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    if isinstance(value, str | bool | int) or value is None:
-        return value
-    array = np.asarray(value)
-    if array.dtype == bool:
-        array = array.astype(np.int32)  # metrics are numbers only
-    if array.ndim:
-        return [plain(entry) for entry in array]
-    if not np.issubdtype(array.dtype, np.inexact):
-        return array.item()
-    number = float(str(array.astype(np.float32) if array.dtype.itemsize < 4 else array))
-    return number if math.isfinite(number) else None
 
 
 def typed(history: History, dtypes: Any) -> History:

@@ -12,7 +12,7 @@ from fedjax_drag.experiment.build.experiment import Experiment, Source, labelled
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.own import identities
-from fedjax_drag.experiment.run import loggers, results
+from fedjax_drag.experiment.run import environment, folders, loggers
 from fedjax_drag.experiment.run.lock import HoldsLock, locked
 from fedjax_drag.simulation import Simulation, trace
 from fedjax_drag.simulation.devices import placement
@@ -97,17 +97,17 @@ def plan(
     ``federations`` are those that earlier plans have loaded.
     """
     experiment = config if isinstance(config, Experiment) else load_experiment(config, overrides, allow_code)
-    folder = results.folder_of(out, resume, overwrite)
+    folder = folders.folder_of(out, resume, overwrite)
     tools = loggers.check(log, folder)
-    with locked(folder, partial(results.check_folder, resume=resume, overwrite=overwrite)) as lock:
+    with locked(folder, partial(folders.check_folder, resume=resume, overwrite=overwrite)) as lock:
         if folder is not None and resume:
             from_first(_check_resumable, experiment, folder)
         with placement.sharing():  # the runs of a comparison have the same data
             jobs = _jobs(experiment, folder, resume, federations or Federations())
         if folder is not None and overwrite:
-            results.check_start(folder, experiment.runs.values())
+            folders.check_start(folder, experiment.runs.values())
             variants = {slug(label) for label in experiment.runs} if experiment.config.compare else set()
-            from_first(results.clear, folder, variants | results.variants_in(folder))
+            from_first(folders.clear, folder, variants | folders.variants_in(folder))
         return CheckedExperiment(experiment.config, jobs, folder, resume, tools, lock=lock.pop_all())
 
 
@@ -123,15 +123,15 @@ def _jobs(experiment: Experiment, folder: Path | None, resume: bool, federations
 
 
 def _check_resumable(experiment: Experiment, folder: Path) -> None:
-    results.check_same(folder, experiment.config)
+    folders.check_same(folder, experiment.config)
     if experiment.config.compare is not None:
         for label, config in experiment.runs.items():
-            labelled(label, results.check_same, folder / slug(label), config)
+            labelled(label, folders.check_same, folder / slug(label), config)
 
 
 def _prepare(config: Config, federations: Federations, begun: Path | None = None) -> Simulation:
     """Builds and traces one run, with the walk over the clients and the devices of the run begun in a folder."""
-    batching = from_first(results.read_batching, begun) if begun else None
+    batching = from_first(environment.read_batching, begun) if begun else None
     settings = build.settings(config, federations.split(config), batching and ClientBatching(*batching))
     if begun and config.mesh == "auto":
         settings = dataclasses.replace(settings, mesh=_mesh_as_before(config.cohort_size, begun))
@@ -140,7 +140,7 @@ def _prepare(config: Config, federations: Federations, begun: Path | None = None
 
 def _mesh_as_before(cohort_size: int, begun: Path) -> str | None:
     """The mesh of ``mesh="auto"`` with which a run goes on: as many devices as before, if they are here."""
-    before, mesh = results.read_environment(begun).get(results.MESH_DEVICES), resolve_mesh("auto", cohort_size)
+    before, mesh = environment.read(begun).get(environment.MESH_DEVICES), resolve_mesh("auto", cohort_size)
     if before == 1:
         return None
     return "cores" if mesh and mesh.size == before else "auto"

@@ -17,11 +17,12 @@ import numpy as np
 from tqdm import tqdm
 
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.run import metrics_file, results
+from fedjax_drag.experiment.run import environment, metrics_file, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, Stored
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.run.saver import Held, Saver
 from fedjax_drag.experiment.run.summary import summary
+from fedjax_drag.files import plain, write_json
 from fedjax_drag.simulation import Evaluation, Result, Simulation
 from fedjax_drag.simulation.batch import BatchSimulation
 from fedjax_drag.simulation.criterion import Criterion
@@ -87,12 +88,12 @@ class Recorder:
             _note(f"{str(folder)!r}: no checkpoint to go on from; begins anew")
         self._checkpoints.run = (self._checkpoints.run if earlier else None) or secrets.token_hex(8)
         self.is_over = bool(earlier) and (self.start >= config.rounds or self._reason(self.history) is not None)
-        if self.is_over and from_first(results.read_environment, folder):
+        if self.is_over and from_first(environment.read, folder):
             from_first(results.write_config, folder, config)
         else:
-            facts = simulation.batching._asdict() | {results.MESH_DEVICES: simulation.mesh_devices}
-            facts |= results.facts_of(criterion) | {results.RUN: self._checkpoints.run}
-            facts |= {results.EARLIER_SECONDS: round(self._seconds_before, 3)} if self._seconds_before else {}
+            facts = simulation.batching._asdict() | {environment.MESH_DEVICES: simulation.mesh_devices}
+            facts |= environment.facts_of(criterion) | {environment.RUN: self._checkpoints.run}
+            facts |= {environment.EARLIER_SECONDS: round(self._seconds_before, 3)} if self._seconds_before else {}
             from_first(partial(results.begin, folder, config, earlier is not None, **facts))
         from_first(partial((folder / results.SUMMARY).unlink, missing_ok=True))
         best = self._checkpoints.best_merit() if earlier else -math.inf
@@ -138,7 +139,7 @@ class Recorder:
     def _merit(self, event: Evaluation) -> float:
         """By which the best state is chosen, as it reads back from ``metrics.jsonl``."""
         by = self._criterion.among(event.metrics)
-        value = metrics_file.plain(event.metrics[by.column])
+        value = plain(event.metrics[by.column])
         return float(by.merits(np.nan if value is None else value))
 
     def _append(self, line: bytes) -> None:
@@ -210,7 +211,7 @@ class Recorder:
         figures |= {"resumed_from_round": self.start} if self.start else {}
         figures |= {} if ended_early is None else {"ended_early": ended_early}
         if is_first():
-            results.write_json(self._folder / results.SUMMARY, figures | {"dtypes": self._dtypes})
+            write_json(self._folder / results.SUMMARY, figures | {"dtypes": self._dtypes})
 
 
 def _note(text: str) -> None:

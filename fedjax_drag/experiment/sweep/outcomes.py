@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_drag.experiment.run import metrics_file, results
+from fedjax_drag.experiment.run import environment, metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep.grid import Point
 from fedjax_drag.experiment.sweep.outcome_table import Cell
@@ -55,7 +55,7 @@ def finished(folder: Path, point: Point) -> Cell | None:
     history, damage = metrics_file.parse(content)
     checksum = zlib.crc32(content)
     damaged = damage or figures.get("metrics_crc32", checksum) != checksum  # older versions wrote none
-    criterion = results.read_criterion(folder)
+    criterion = environment.read_criterion(folder)
     ended_early = reason_to_end(history, point.config, criterion) is not None
     if damaged or not history or (figures["interrupted"] and not ended_early):
         return None
@@ -72,4 +72,4 @@ def interrupted(folder: Path, point: Point) -> Cell | None:
     """The outcome of a cell that was stopped on its way, if it has left evaluations in its folder, else None."""
     history = metrics_file.read(folder / METRICS).history
     stopped = "interrupted", "stopped before its end"
-    return Cell(point.values, *stopped, history, results.read_criterion(folder)) if history else None
+    return Cell(point.values, *stopped, history, environment.read_criterion(folder)) if history else None

@@ -16,7 +16,7 @@ from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.experiment import Experiment
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.config.yaml_text import written
-from fedjax_drag.experiment.run import planning, results, run
+from fedjax_drag.experiment.run import environment, folders, planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import HoldsLock, locked
 from fedjax_drag.experiment.run.saver import import_ahead
@@ -193,7 +193,7 @@ def plan(
     Args and exceptions are those of :func:`sweep`.
     """
     grid = load_grid(config, overrides, Code(allow_code))
-    folder = results.folder_of(out, resume, overwrite)
+    folder = folders.folder_of(out, resume, overwrite)
     with locked(folder, partial(sweep_folder.check_folder, resume=resume, overwrite=overwrite)) as lock:
         if folder is not None and resume:
             _check_same(grid, folder)
@@ -202,7 +202,7 @@ def plan(
             federations.dataset(point.config)  # missing data stop the sweep: they are no failure of a single cell
         _check_files(grid.points)
         if folder is not None and overwrite:
-            results.check_start(folder, (point.config for point in grid.points))
+            folders.check_start(folder, (point.config for point in grid.points))
             sweep_folder.clear(folder)
         return CheckedSweep(grid, folder, resume, federations, lock=lock.pop_all())
 
@@ -228,7 +228,7 @@ def _check_same(grid: Grid, folder: Path) -> None:
     for point in grid.points:
         cell = folder / CELLS / point.folder
         if (cell / results.CONFIG).is_file():
-            results.check_same(cell, point.config)
+            folders.check_same(cell, point.config)
 
 
 def begin(planned: CheckedSweep) -> None:
@@ -312,7 +312,7 @@ def _outcomes(
 
 def _member(planned: CheckedSweep, place: int, point: Point, folder: Path | None) -> Member:
     begun = folder if folder is not None and (folder / results.CONFIG).is_file() else None
-    batching = None if begun is None else results.read_batching(begun)
+    batching = None if begun is None else environment.read_batching(begun)
     done = None if begun is None else Checkpoints(begun).latest()
     settings = build.settings(point.config, planned.federations.split(point.config), batching)
     federate(settings)  # raises here, before the cell could stop others in its program

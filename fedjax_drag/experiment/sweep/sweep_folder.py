@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run import folders, results
 from fedjax_drag.experiment.sweep import outcome_table
 from fedjax_drag.experiment.sweep.grid import Grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
@@ -24,8 +24,8 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         check_kinds(folder, (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP), (CELLS,))
     if (folder / CONFIG).is_file() or (resume and (folder / CELLS).is_dir()):
         if not (resume or overwrite):
-            raise ValueError(f"{where}: already holds a sweep; {results.REMEDY}")
-    elif resume and results.holds_others(folder, JOBS):  # where there is nothing yet, a sweep starts
+            raise ValueError(f"{where}: already holds a sweep; {folders.REMEDY}")
+    elif resume and folders.holds_others(folder, JOBS):  # where there is nothing yet, a sweep starts
         raise ValueError(f"{where}: holds no sweep to resume")
     elif any((folder / name).exists() for name in (*WRITTEN, *results.WRITTEN)):
         raise ValueError(f"{where}: holds something else than a sweep; choose another folder")
@@ -63,7 +63,7 @@ def finished(folder: Path) -> list[results.StoredRun]:
 
 def clear(folder: Path) -> None:
     """Removes what a sweep wrote in ``folder``, and nothing else."""
-    results.clear(folder / CELLS, None)
+    folders.clear(folder / CELLS, None)
     if (folder / CELLS).is_dir() and not any((folder / CELLS).iterdir()):
         (folder / CELLS).rmdir()
     for name in (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP, results.REPORT):

@@ -345,8 +345,8 @@ def _check_metrics(run: Run, of_method: State) -> None:
 
 def no_totals(run: Run) -> Totals:
     """The totals of no rounds, of that alone which such a run may have."""
-    timed = run.clock is not None
-    may_have = {"drawn": run.may_be_absent, "silent_rounds": run.may_be_silent, "seconds": timed, "num_too_stale": timed}
+    of_time = dict.fromkeys(("seconds", "num_too_stale"), run.clock is not None)
+    may_have = {"drawn": run.may_be_absent, "silent_rounds": run.may_be_silent} | of_time
     sums = {name: np.zeros((), kind) for name, kind in SUMMED.items() if may_have.get(name, True)}
     return Totals(sums, np.zeros((), np.int32))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag.experiment.run import metrics_file, results
+from fedjax_drag.experiment.run import environment, metrics_file
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell
@@ -117,7 +117,7 @@ def _said(origin: Origin) -> str:
 def _origin(place: Path) -> Origin:
     """What ran a cell, from its results folder."""
     try:
-        about: Mapping[str, Any] = json.loads((place / results.ENVIRONMENT).read_text(encoding="utf-8"))
+        about: Mapping[str, Any] = json.loads((place / environment.ENVIRONMENT).read_text(encoding="utf-8"))
         packages = about["packages"]
         versions = about["git_commit"] or "", packages["jax"], packages["fedjax-drag"]
         return Origin(*versions, about.get("device_kind", ""))

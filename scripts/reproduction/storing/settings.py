@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_drag.experiment.config.config import Config, flatten
-from fedjax_drag.experiment.run.results import FREE
+from fedjax_drag.experiment.run.folders import FREE
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import METHOD, Grid, load_grid
 from reproduction.targets.target import ONE_SEED, Scale, Target

@@ -13,7 +13,7 @@ from reports import Page, write_run, write_sweep
 from fedjax_drag.experiment.config.config import slug
 from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.report import csv_files, tables, write
-from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run import environment, metrics_file, results
 from fedjax_drag.simulation.criterion import Criterion
 
 
@@ -121,7 +121,7 @@ def test_first_markers_are_whole_and_curves_stand_beside_small_maps_only(page, t
 def test_target_is_chosen_from_what_half_of_the_lines_reach(page, tmp_path):
     variants = {"a": {"seed": 1}, "b": {"seed": 2}, "c": {"seed": 3}}
     folder = write_run(tmp_path / "many", [0.1], config={"compare": variants})
-    (folder / results.METRICS).unlink()
+    (folder / metrics_file.METRICS).unlink()
     for label, best in (("a", 0.91), ("b", 0.78)):
         write_run(folder / label, [0.1, best, best], {"interrupted": False})
     found = page(folder)
@@ -415,7 +415,7 @@ def test_nothing_that_files_say_becomes_markup_or_script(page, tmp_path):
     written = {"name": EVIL.replace("\ud800", ""), "compare": {k.replace("\ud800", ""): v for k, v in compare.items()}}
     written["compare"]["&lt;b&gt;"] = {"seed": 1}
     folder = write_run(tmp_path / "evil", [0.1], config=written)
-    (folder / results.METRICS).unlink()
+    (folder / metrics_file.METRICS).unlink()
     for label in written["compare"]:
         columns = {
             EVIL: [huge, -1e308, 1e308],
@@ -427,7 +427,7 @@ def test_nothing_that_files_say_becomes_markup_or_script(page, tmp_path):
         }
         figures = {"seconds": EVIL, "seconds_per_local_step": huge, "interrupted": EVIL, "diverged_at": [EVIL]}
         variant = write_run(folder / slug(label), [1e308, -3, None], figures, {"name": label}, **columns)
-        (variant / results.ENVIRONMENT).write_text(json.dumps({EVIL: {EVIL: float("nan")}}))
+        (variant / environment.ENVIRONMENT).write_text(json.dumps({EVIL: {EVIL: float("nan")}}))
     found = page(folder)
     plain = page(write_run(tmp_path / "plain", [0.1], columns=[0]))
     assert len(found.scripts) == 2
@@ -471,7 +471,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(page, command, tmp_path):
 )
 def test_a_run_without_an_evaluation_is_a_page_that_says_so(page, tmp_path, content, status):
     folder = write_run(tmp_path / "run", [0.1])
-    (folder / results.METRICS).write_bytes(content)
+    (folder / metrics_file.METRICS).write_bytes(content)
     shown = page(folder).shown
     assert "none has been evaluated" in shown
     assert status in shown

@@ -9,10 +9,11 @@ import yaml
 
 from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.run import lock, planning, results
+from fedjax_drag.experiment.run import environment, folders, lock, planning, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.run import execute, plan, run
 from fedjax_drag.experiment.sweep.sweep import sweep
+from fedjax_drag.files import write_json, write_text
 from fedjax_drag.simulation.planning import setup
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
@@ -38,13 +39,13 @@ def test_folder_holds_what_a_run_writes(finished):
     assert [line["round"] for line in lines] == [2, 4, 6]
     assert [np.float32(line["test_accuracy"]) for line in lines] == result.history["test_accuracy"].tolist()
     assert all(len(line["cosine"]) == 4 for line in lines)
-    assert results.read_environment(folder)["mesh_devices"] == 1
+    assert environment.read(folder)["mesh_devices"] == 1
 
-    environment = json.loads((folder / "environment.json").read_text())
-    assert environment["packages"]["jax"] == jax.__version__
-    assert environment["seed"] == 0
-    assert environment["devices"]
-    assert environment["device_kind"] == "cpu"
+    said = json.loads((folder / "environment.json").read_text())
+    assert said["packages"]["jax"] == jax.__version__
+    assert said["seed"] == 0
+    assert said["devices"]
+    assert said["device_kind"] == "cpu"
 
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["rounds"] == 6
@@ -73,7 +74,7 @@ def test_a_script_can_always_resume(tiny, finished, tmp_path):
 
 def test_a_run_goes_on_under_the_options_of_jax_that_it_began_with(tiny, finished):
     config = resolve(load(tiny))
-    results.check_same(finished[0], config)
+    folders.check_same(finished[0], config)
     for name, other in (
         ("JAX_ENABLE_X64=True", jax.enable_x64(True)),
         ("JAX_DEFAULT_PRNG_IMPL=rbg", jax.default_prng_impl("rbg")),
@@ -82,7 +83,7 @@ def test_a_run_goes_on_under_the_options_of_jax_that_it_began_with(tiny, finishe
         ("JAX_NUMPY_DTYPE_PROMOTION=strict", jax.numpy_dtype_promotion("strict")),
     ):
         with other, pytest.raises(ValueError, match=f"^{name}: the run to resume in .* has .*; must be that$"):
-            results.check_same(finished[0], config)
+            folders.check_same(finished[0], config)
 
 
 @pytest.mark.optimised
@@ -333,13 +334,13 @@ def test_configurations_older_and_newer_than_the_program(tiny, finished, tmp_pat
         del stored[key]
     del stored["aggregator"]["divergence"]
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored))
-    results.check_same(tmp_path, asked)
-    results.check_same(tmp_path, dataclasses.replace(asked, keep_checkpoints=5, keep_best=False))
+    folders.check_same(tmp_path, asked)
+    folders.check_same(tmp_path, dataclasses.replace(asked, keep_checkpoints=5, keep_best=False))
     with pytest.raises(ValueError, match="compute_dtype='bfloat16': the run to resume in"):
-        results.check_same(tmp_path, dataclasses.replace(asked, compute_dtype="bfloat16"))
+        folders.check_same(tmp_path, dataclasses.replace(asked, compute_dtype="bfloat16"))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(stored | {"invented_later": 1}))
     with pytest.raises(ValueError, match=r"the run to resume in .*: unknown key 'invented_later'") as caught:
-        results.check_same(tmp_path, asked)
+        folders.check_same(tmp_path, asked)
     assert "\n" not in str(caught.value)
 
 
@@ -347,10 +348,10 @@ def test_a_trace_that_has_changed_is_named_when_a_run_goes_on(tmp_path):
     np.save(tmp_path / "trace.npy", np.ones((3, 40), bool))
     config = resolve(load({"availability": str(tmp_path / "trace.npy")}))
     results.begin(tmp_path / "out", config)
-    results.check_same(tmp_path / "out", config)  # a warning would be an error
+    folders.check_same(tmp_path / "out", config)  # a warning would be an error
     np.save(tmp_path / "trace.npy", np.zeros((3, 40), bool))
     with pytest.warns(UserWarning, match=r"trace\.npy has changed since the run in"):
-        results.check_same(tmp_path / "out", config)
+        folders.check_same(tmp_path / "out", config)
 
 
 @pytest.mark.thorough
@@ -405,8 +406,8 @@ def test_failed_run_keeps_what_it_recorded(tiny, tmp_path, monkeypatch, seconds,
 def test_a_resumed_run_keeps_its_devices(tiny, tmp_path, monkeypatch, record, stored, expected):
     """Of ``mesh="auto"``, the default, which might choose others for more rounds."""
     monkeypatch.setattr(planning, "trace", lambda asked: asked)
-    results.write_text(tmp_path / results.CONFIG, yaml.safe_dump(tiny | {"mesh": stored}))
-    results.write_json(tmp_path / results.ENVIRONMENT, record)
+    write_text(tmp_path / results.CONFIG, yaml.safe_dump(tiny | {"mesh": stored}))
+    write_json(tmp_path / environment.ENVIRONMENT, record)
     with plan(tiny | {"rounds": 8}, out=tmp_path, resume=True) as resumed:
         assert resumed.jobs[0].simulation.mesh == expected
 
@@ -420,7 +421,7 @@ def test_a_resumed_run_walks_over_its_clients_as_before(tiny, tmp_path, monkeypa
     resumed = plan(tiny, out=tmp_path, resume=True)
     assert resumed.jobs[0].simulation.batching == ClientBatching("vmap")
     execute(resumed)
-    assert results.read_batching(tmp_path) == ClientBatching("vmap")
+    assert environment.read_batching(tmp_path) == ClientBatching("vmap")
     for damaged in ("", "[]", "{}", "[" * 9999):
         (tmp_path / "environment.json").write_text(damaged)
-        assert results.read_batching(tmp_path) is None
+        assert environment.read_batching(tmp_path) is None
