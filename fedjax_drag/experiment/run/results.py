@@ -57,7 +57,7 @@ class StoredRun:
 
 
 def begin(folder: Path, config: Config, resumed: bool = False, **facts: Any) -> None:
-    """Makes the folder with its ``config.yaml`` and ``environment.json``, the arguments those of ``environment.write``."""
+    """Makes the folder with its ``config.yaml`` and its ``environment.json``, see :func:`environment.write`."""
     write_config(folder, config)
     environment.write(folder, config, resumed, **facts)
 
