@@ -2,14 +2,11 @@
 
 import hashlib
 import json
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
-
-import numpy as np
 
 _LONGEST_NAME, _LONGEST_PATH = 255, 3700
 """Bytes of a folder's name and of its path; what a run writes has some 300 more of the 4,096 that Linux has."""
@@ -137,30 +134,3 @@ def sha256(path: Path) -> str:
     files = sorted(inner for inner in path.rglob("*") if inner.is_file())
     lines = [f"{sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file as :func:`write_text` does, of :func:`plain` values."""
-    write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
-
-
-def plain(value: Any) -> Any:
-    """``value`` for JSON: arrays as lists, floats in the shortest form that reads back equal, NaN as None.
-
-    Truth values in arrays are 0 and 1, as metrics are numbers only.
-    """
-    if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    if isinstance(value, str | bool | int) or value is None:
-        return value
-    array = np.asarray(value)
-    if array.dtype == bool:
-        array = array.astype(np.int32)
-    if array.ndim:
-        return [plain(entry) for entry in array]
-    if not np.issubdtype(array.dtype, np.inexact):
-        return array.item()
-    number = float(str(array.astype(np.float32) if array.dtype.itemsize < 4 else array))
-    return number if math.isfinite(number) else None

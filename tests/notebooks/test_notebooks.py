@@ -42,7 +42,7 @@ def test_runs_from_top_to_bottom_to_the_same_kinds_of_outputs(path, tmp_path, mo
 
 
 def _kinds(cell):
-    return [(output.output_type, *output.get("data", {})) for output in cell.outputs]
+    return [(output.output_type, *sorted(output.get("data", {}))) for output in cell.outputs]
 
 
 def test_all_notebooks_begin_alike():

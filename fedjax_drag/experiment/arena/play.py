@@ -17,9 +17,10 @@ from fedjax_drag.experiment.config.config import check_name
 from fedjax_drag.experiment.config.own import as_text, short, with_own_names
 from fedjax_drag.experiment.run import environment, folders
 from fedjax_drag.experiment.run.lock import refuse_links, waited_for
+from fedjax_drag.experiment.run.plain import plain
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
-from fedjax_drag.files import plain, write_text
+from fedjax_drag.files import write_text
 from fedjax_drag.simulation.progress import unless_quiet
 from fedjax_drag.version import __version__
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import checksums, references
-from fedjax_drag.files import read_json, sha256, write_json
+from fedjax_drag.experiment.run.plain import write_json
+from fedjax_drag.files import read_json, sha256
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.program.clients_axis import ClientBatching

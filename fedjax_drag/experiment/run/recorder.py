@@ -20,9 +20,9 @@ from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.run import environment, metrics_file, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, Stored
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
+from fedjax_drag.experiment.run.plain import plain, write_json
 from fedjax_drag.experiment.run.saver import Held, Saver
 from fedjax_drag.experiment.run.summary import summary
-from fedjax_drag.files import plain, write_json
 from fedjax_drag.simulation import Evaluation, Result, Simulation
 from fedjax_drag.simulation.batch import BatchSimulation
 from fedjax_drag.simulation.criterion import Criterion

@@ -16,7 +16,8 @@ from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import as_text
 from fedjax_drag.experiment.run.errors import MismatchError
 from fedjax_drag.experiment.run.folders import first_difference
-from fedjax_drag.files import plain, read_json, write_text
+from fedjax_drag.experiment.run.plain import plain
+from fedjax_drag.files import read_json, write_text
 
 FILE = "record.json"
 

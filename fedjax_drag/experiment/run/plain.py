@@ -1,0 +1,38 @@
+"""Arrays and other values as JSON."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_drag.files import write_text
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file as :func:`~fedjax_drag.files.write_text` does, of :func:`plain` values."""
+    write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """``value`` for JSON: arrays as lists, floats in the shortest form that reads back equal, NaN as None.
+
+    Truth values in arrays are 0 and 1, as metrics are numbers only.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    array = np.asarray(value)
+    if array.dtype == bool:
+        array = array.astype(np.int32)
+    if array.ndim:
+        return [plain(entry) for entry in array]
+    if not np.issubdtype(array.dtype, np.inexact):
+        return array.item()
+    number = float(str(array.astype(np.float32) if array.dtype.itemsize < 4 else array))
+    return number if math.isfinite(number) else None
