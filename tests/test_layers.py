@@ -52,6 +52,7 @@ LAYERS = {
     "fedjax_drag.experiment.config": 10,
     "fedjax_drag.experiment.build": 11,
     "fedjax_drag.experiment.intervals": 12,
+    "fedjax_drag.experiment.plain": 10,
     "fedjax_drag.experiment.run": 12,
     "fedjax_drag.experiment.sweep": 13,
     "fedjax_drag.experiment.figures": 13,

@@ -14,7 +14,7 @@ import jax
 from benchmarks.clients import local_steps
 from benchmarks.timing import Times, in_turn, warm_up
 from fedjax_drag.experiment.build.experiment import read
-from fedjax_drag.experiment.run.plain import write_json
+from fedjax_drag.experiment.plain import write_json
 from fedjax_drag.experiment.run.run import plan
 from fedjax_drag.experiment.sweep import sweep, sweep_folder
 from fedjax_drag.experiment.sweep.grid import load_grid

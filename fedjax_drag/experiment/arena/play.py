@@ -15,9 +15,9 @@ from fedjax_drag.experiment.arena.standing import FILE, Row, Standing, read
 from fedjax_drag.experiment.arena.trials import Trials, criterion_of, key_of
 from fedjax_drag.experiment.config.config import check_name
 from fedjax_drag.experiment.config.own import as_text, short, with_own_names
+from fedjax_drag.experiment.plain import plain
 from fedjax_drag.experiment.run import environment, folders
 from fedjax_drag.experiment.run.lock import refuse_links, waited_for
-from fedjax_drag.experiment.run.plain import plain
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
 from fedjax_drag.files import write_text

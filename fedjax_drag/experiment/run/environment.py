@@ -10,7 +10,7 @@ from typing import Any
 
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import checksums, references
-from fedjax_drag.experiment.run.plain import write_json
+from fedjax_drag.experiment.plain import write_json
 from fedjax_drag.files import read_json, sha256
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 from fedjax_drag.simulation.model import initial_params

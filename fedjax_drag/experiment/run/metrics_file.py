@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment.run.plain import plain
+from fedjax_drag.experiment.plain import plain
 from fedjax_drag.files import read_bytes, replaced
 from fedjax_drag.simulation.criterion import ACCURACY, LOSS
 

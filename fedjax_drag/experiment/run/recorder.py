@@ -17,10 +17,10 @@ import numpy as np
 from tqdm import tqdm
 
 from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.plain import plain, write_json
 from fedjax_drag.experiment.run import environment, metrics_file, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, Stored
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
-from fedjax_drag.experiment.run.plain import plain, write_json
 from fedjax_drag.experiment.run.saver import Held, Saver
 from fedjax_drag.experiment.run.summary import summary
 from fedjax_drag.simulation import Evaluation, Result, Simulation

@@ -9,9 +9,9 @@ import yaml
 
 from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
+from fedjax_drag.experiment.plain import write_json
 from fedjax_drag.experiment.run import environment, folders, lock, planning, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
-from fedjax_drag.experiment.run.plain import write_json
 from fedjax_drag.experiment.run.run import execute, plan, run
 from fedjax_drag.experiment.sweep.sweep import sweep
 from fedjax_drag.files import write_text

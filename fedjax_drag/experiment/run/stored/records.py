@@ -14,9 +14,9 @@ from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import as_text
+from fedjax_drag.experiment.plain import plain
 from fedjax_drag.experiment.run.errors import MismatchError
 from fedjax_drag.experiment.run.folders import first_difference
-from fedjax_drag.experiment.run.plain import plain
 from fedjax_drag.files import read_json, write_text
 
 FILE = "record.json"
