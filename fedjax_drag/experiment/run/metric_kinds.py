@@ -85,16 +85,24 @@ IDENTITY = ("client_ids", "malicious", "valid")
 
 
 _SHARES = {name for name in metrics.__all__ if getattr(metrics, name).is_share}
-_MEASURED = re.compile(r"(?:output_)?(?:test_|validation_|client_)(.+?)(?:_micro)?(?:_mean|_worst_tenth|_std)?")
+_LOWER = {name for name in metrics.__all__ if not getattr(metrics, name).higher_is_better}
+_LOWER |= {"loss", "attack_success_rate", "malicious_weight", "detection_fpr", "epsilon"}
+_MEASURED = re.compile(
+    r"(?:test_|validation_|client_|own_|output_(?:validation_)?)(.+?)(?:_micro)?(?:_mean|_worst_tenth|_std)?"
+)
 
 
 def kind(name: str) -> MetricKind:
     """The kind of a metric; one of a rule's own, or of a user's, is a plain value."""
     if name in METRICS:
         return METRICS[name].kind
-    measured = _MEASURED.fullmatch(name)
-    is_share = measured is not None and re.sub(r"top_\d+_", "top_k_", measured[1]) in _SHARES
-    return MetricKind.SHARE if is_share else MetricKind.VALUE
+    return MetricKind.SHARE if re.sub(r"top_\d+_", "top_k_", _measured(name)) in _SHARES else MetricKind.VALUE
+
+
+def higher_is_better(name: str) -> bool:
+    """Whether more of a metric is better: not of errors, spreads, costs and counts, nor of what attacks gain."""
+    lower = name in _LOWER or _measured(name) in _LOWER or name.endswith(("_loss", "_std"))
+    return not lower and kind(name) not in (MetricKind.COST, MetricKind.COUNT)
 
 
 def title(name: str) -> str:
@@ -102,3 +110,9 @@ def title(name: str) -> str:
     if name in METRICS:
         return METRICS[name].title
     return {**PER_CLIENT, **OF_ALL}.get(name, name.replace("_", " "))
+
+
+def _measured(name: str) -> str:
+    """The metric of predictions whose values these are, such as ``f1`` of ``test_f1_micro``; empty if there is none."""
+    found = _MEASURED.fullmatch(name)
+    return found[1] if found else ""

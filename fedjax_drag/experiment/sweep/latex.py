@@ -9,10 +9,10 @@ import numpy as np
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.intervals import LEVEL, Estimate, estimate
-from fedjax_drag.experiment.run.metric_kinds import MetricKind, kind, title
+from fedjax_drag.experiment.run.metric_kinds import MetricKind, higher_is_better, kind, title
 from fedjax_drag.experiment.sweep.grid import describe
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell, criterion_of, mean_final, texts
-from fedjax_drag.simulation.criterion import ACCURACY, LOSS, Criterion
+from fedjax_drag.simulation.criterion import Criterion
 
 _SPECIAL = str.maketrans({
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -97,10 +97,10 @@ def _head(by: Sequence[str], labels: Sequence[Sequence[str]], metric: str) -> li
 
 
 def _criterion(metric: str, compared: Criterion) -> Criterion:
-    """What a metric is like: that by which cells are compared, a loss, or one of which more is better."""
+    """What a metric is like: that by which cells are compared, or its own direction and kind."""
     if metric in (compared.column, compared.test):
         return compared
-    return LOSS if metric.endswith(LOSS.name) else ACCURACY._replace(is_share=kind(metric) is MetricKind.SHARE)
+    return Criterion(metric, higher_is_better(metric), kind(metric) is MetricKind.SHARE)
 
 
 def _column(groups: Sequence[Sequence[Cell]], metric: str, by: Criterion, ties: bool) -> list[str]:

@@ -97,7 +97,8 @@ class Sweep(NamedTuple):
         """The final figures as a LaTeX table; the document needs the package booktabs.
 
         An entry is the mean over the seeds and half its 95 % interval (Student's t), in percent where the metric is a
-        share. The best of a column is bold. An asterisk says that cells have failed, diverged or were interrupted.
+        share. The best of a column is bold, the highest of a metric of one's own that cells are not compared by. An
+        asterisk says that cells have failed, diverged or were interrupted.
 
         Args:
           rows: axes whose values stand in rows; default those that are no conditions.
