@@ -71,10 +71,9 @@ def table(
         reached = [_first_round(history, by, target) for target in targets]
         rate = figures.get("rounds_per_second")
         speed = "-" if rate is None else f"{rate:.1f}"
-        alike = by == criterion.among(history)  # else others have no validation examples: its best is on the test set
-        values = np.asarray(history.get(by.test, ()))
-        chosen = figures.get(f"best_{by.name}") if alike or not len(values) else values[by.last_best(values)]
-        shown = [by.text(values[-1] if len(values) else None), by.text(chosen)]
+        values, on_test = (np.asarray(history.get(column, ())) for column in (by.column, by.test))
+        chosen = on_test[by.last_best(values)] if np.isfinite(values).any() else None
+        shown = [by.text(on_test[-1] if len(on_test) else None), by.text(chosen)]
         lines.append([label, *shown, *reached, speed, f"{figures['seconds']:.1f}"])
     return "\n".join(aligned(lines))
 
