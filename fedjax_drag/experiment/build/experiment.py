@@ -61,8 +61,8 @@ def load_experiment(
     config = merged_and_checked(mapping, changes)
     warn_of_fallbacks(mapping, *changes, stacklevel=5)
     if config.compare is None:
-        check_adversary(config.attack, config.byzantine_fraction, config.num_byzantine)
         whole = resolve(config, code)
+        check_adversary(config.attack, config.byzantine_fraction, config.num_byzantine)
         return Experiment(whole, {whole.name: whole})
     compared = variants(config)
     if not compared:

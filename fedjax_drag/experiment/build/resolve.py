@@ -129,6 +129,8 @@ def _builder(table: str, where: str, component: Component, code: Code | None) ->
         if keys:
             hint = f"must be one of {', '.join(names)}; did you mean {keys[0]}={name}?"
             raise ValueError(f"{where}.name={name!r}: {hint}")
+        if name == "none" and where in KIND_OF and KIND_OF[where].optional:
+            raise ValueError(f"{where}.name={name!r}: must be one of {', '.join(names)}; did you mean {where}=null?")
         checks.one_of(f"{where}.name", name, names)
     return load_installed(name, points[name])
 

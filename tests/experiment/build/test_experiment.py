@@ -24,6 +24,13 @@ def test_a_single_run_has_an_attack_and_a_number_or_neither(changes, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("fraction", [{}, {"byzantine_fraction": 0.3}])
+@pytest.mark.parametrize(("name", "meant"), [("sing_flip", "'sign_flip'"), ("none", "attack=null")])
+def test_an_unknown_attack_is_what_is_refused(name, meant, fraction):
+    with pytest.raises(ValueError, match=rf"^attack.name='{name}': must be one of .*; did you mean {meant}\?$"):
+        load_experiment(TINY, [{"attack": name, **fraction}])
+
+
 @pytest.mark.parametrize("zero", [{"byzantine_fraction": 0.0}, {"num_byzantine": 0}])
 def test_an_explicit_zero_is_the_honest_baseline(zero):
     load_experiment(TINY, [{"attack": "sign_flip", **zero}])
