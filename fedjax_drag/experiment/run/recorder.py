@@ -37,6 +37,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _TIMES = ("compile_seconds", "rounds_per_second")
 """Figures of the session that computed something last."""
 
+_STEP = "seconds_per_local_step"
+
 
 class Recorder:
     """Writes a run's evaluations, checkpoints and summary; a callback of the engine.
@@ -60,6 +62,7 @@ class Recorder:
       state: the state after them, or None at the beginning.
       history: of the evaluations before.
       is_over: whether nothing is left to do after them.
+      seconds_per_step: of a client, where a run that is over has timed it; else None.
     """
 
     def __init__(
@@ -88,6 +91,8 @@ class Recorder:
             _note(f"{str(folder)!r}: no checkpoint to go on from; begins anew")
         self._checkpoints.run = (self._checkpoints.run if earlier else None) or secrets.token_hex(8)
         self.is_over = bool(earlier) and (self.start >= config.rounds or self._reason(self.history) is not None)
+        timed = self._before.get(_STEP) if self.is_over and config.time_clients else None
+        self.seconds_per_step = timed if isinstance(timed, float) else None
         if self.is_over and from_first(environment.read, folder):
             from_first(results.write_config, folder, config)
         else:
@@ -168,7 +173,7 @@ class Recorder:
         figures["rounds_per_second"] = round(done / result.seconds, 3) if done and result.seconds else None
         if not done:  # nothing was left to compute
             figures |= {name: self._before[name] for name in _TIMES if name in self._before}
-        figures |= {"client_cost": result.cost._asdict(), "seconds_per_local_step": result.seconds_per_step}
+        figures |= {"client_cost": result.cost._asdict(), _STEP: result.seconds_per_step}
         figures |= {} if result.diverged_at is None else {"diverged_at": result.diverged_at}
         figures |= {"metrics_crc32": zlib.crc32(self._lines), "interrupted": False}
         result = result._replace(history=history, ended_early=self._ended_early(history))

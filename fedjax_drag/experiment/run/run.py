@@ -123,10 +123,11 @@ def _execute(job: Job, resume: bool, quiet: bool | None, log: Iterable[str]) -> 
     try:
         with loggers.opened(log, job.folder, job.label, job.config.to_mapping()) as tools:
             rounds = recorder.start if recorder.is_over else job.config.rounds
-            result = dataclasses.replace(job.simulation, num_rounds=rounds).run(
-                [recorder, *callbacks, *tools], recorder.state
-            )
-        return recorder.finish(result)
+            timed = recorder.seconds_per_step
+            left = {"num_rounds": rounds, "time_clients": job.simulation.time_clients and timed is None}
+            rest = dataclasses.replace(job.simulation, **left)
+            result = rest.run([recorder, *callbacks, *tools], recorder.state)
+        return recorder.finish(result if timed is None else result._replace(seconds_per_step=timed))
     except KeyboardInterrupt:
         recorder.interrupted()
         raise

@@ -15,6 +15,7 @@ from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.run import execute, plan, run
 from fedjax_drag.experiment.sweep.sweep import sweep
 from fedjax_drag.files import write_text
+from fedjax_drag.simulation import runner
 from fedjax_drag.simulation.planning import setup
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
@@ -326,6 +327,17 @@ def test_resume_of_a_finished_run_gives_its_result(tiny, finished, tmp_path):
     chex.assert_trees_all_equal(again.params, whole.params)
     assert again.history["test_accuracy"].tolist() == pytest.approx(whole.history["test_accuracy"].tolist())
     assert again.rounds_to(0.0) == 2
+
+
+def test_resume_of_a_finished_run_times_no_client_again(tiny, tmp_path, monkeypatch):
+    def timed(seconds):
+        monkeypatch.setattr(runner, "measure_seconds", lambda *_: seconds)
+        result = run({**tiny, "time_clients": True}, out=tmp_path, resume=True)
+        return json.loads((tmp_path / "summary.json").read_text())["seconds_per_local_step"], result
+
+    (first, whole), (second, again) = timed(1.0), timed(2.0)
+    assert first == second == whole.seconds_per_step == again.seconds_per_step
+    assert again.history["client_seconds"].tolist() == whole.history["client_seconds"].tolist()
 
 
 @pytest.mark.thorough
