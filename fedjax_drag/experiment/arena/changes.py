@@ -1,6 +1,8 @@
 """What has changed from one standing to another."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from fedjax_drag.experiment.arena.scores import Score
 from fedjax_drag.experiment.arena.standing import Standing
@@ -8,6 +10,9 @@ from fedjax_drag.experiment.config.config import flatten
 from fedjax_drag.simulation.criterion import Criterion
 
 NOTHING = "No entry has moved beyond the intervals."
+
+_SETTINGS = ("base", "attacks", "backdoors", "tuning_seeds", "most_settings")
+_LEFT_OUT = "left out"
 
 
 def changes(old: Standing, new: Standing) -> list[str]:
@@ -40,11 +45,21 @@ def _protocol(old: Standing, new: Standing) -> list[str]:
             name = "attacks" if key == "opponents" else key
             found.append(f"{name} {_told(now)}, before {_told(was)}")
     if old.protocol and new.protocol:
-        keys = ("base", "attacks", "backdoors", "tuning_seeds", "most_settings")
-        was, now = (flatten({key: one.protocol.get(key) for key in keys}) for one in (old, new))  # pyright: ignore
-        others = [key for key in {**was, **now} if was.get(key) != now.get(key)]
-        found += [f"{key}={now.get(key)}, before {was.get(key)}" for key in others]
+        was, now = _settings(old.protocol), _settings(new.protocol)
+        others = [key for key in {**was, **now} if was.get(key, _LEFT_OUT) != now.get(key, _LEFT_OUT)]
+        found += [
+            f"{key}={now[key]}, before {was.get(key, _LEFT_OUT)}"
+            if key in now
+            else f"{key} {_LEFT_OUT}, before {was[key]}"
+            for key in others
+        ]
     return found
+
+
+def _settings(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """What is set, by dotted key; a component is its name, whether it has arguments or not."""
+    kept = {key: protocol[key] for key in _SETTINGS if key in protocol}
+    return {key.removesuffix(".name"): value for key, value in flatten(kept).items() if value != {}}
 
 
 def _told(value: object) -> str:

@@ -49,3 +49,22 @@ def test_the_protocol_is_compared():
         NOTHING,
     ]
     assert changes(standing(OLD, protocol=None), standing(OLD)) == [NOTHING]
+
+
+def test_settings_of_the_protocol_are_those_that_are_written():
+    def with_attacks(attacks, **base):
+        return standing(OLD, protocol=PROTOCOL | {"base": base, "attacks": attacks})
+
+    plain = with_attacks({"flip": {"attack": "sign_flip", "strengths": {}}})
+    assert changes(plain, with_attacks({"flip": {"attack": {"name": "sign_flip"}, "strengths": {}}})) == [NOTHING]
+    tuned = {"attack": {"name": "sign_flip", "scale": 2.0}, "strengths": {"attack.scale": [1.0]}}
+    assert changes(plain, with_attacks({"flip": tuned}, rounds=None)) == [
+        "Protocol: base.rounds=None, before left out.",
+        "Protocol: attacks.flip.attack.scale=2.0, before left out.",
+        "Protocol: attacks.flip.strengths.attack.scale=[1.0], before left out.",
+        NOTHING,
+    ]
+    assert changes(with_attacks({}, model="mlp"), with_attacks({})) == [
+        "Protocol: base.model left out, before mlp.",
+        NOTHING,
+    ]
