@@ -117,6 +117,7 @@ def tune(
 
     Raises:
       ValueError: the configuration is not valid, or is not one run; or ``write`` is there already.
+      OSError: ``write`` cannot be written.
       KeyboardInterrupt: stopped by Ctrl-C; its attribute ``result`` is the :class:`Tuning` so far.
 
     Examples:
@@ -128,6 +129,10 @@ def tune(
     asked = load_experiment(config, overrides, allow_code).config
     if asked.compare is not None:
         raise ValueError(f"compare={list(asked.compare)}: one run is measured at a time; must be null")
+    if write is not None:
+        Path(write).parent.mkdir(parents=True, exist_ok=True)
+        Path(write).open("x").close()  # fails before anything is measured
+        Path(write).unlink()
     with placement.sharing():  # all settings have the same data
         clock = _Clock(asked, Federations().split(asked), min(rounds, asked.eval_every), quick, callback)
         try:
@@ -137,7 +142,6 @@ def tune(
             raise
     tuning = clock.tuning()
     if write is not None:
-        Path(write).parent.mkdir(parents=True, exist_ok=True)
         with Path(write).open("x", encoding="utf-8") as file:
             file.write(written(tuning.config.to_mapping()))
     return tuning

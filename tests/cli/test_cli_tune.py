@@ -30,6 +30,8 @@ def test_errors_of_tune_are_one_line(command, tiny_file):
     place.write_text("kept")
     message = one_line(command("tune", tiny_file, "--write", place), 2)
     assert message.endswith("there.yaml': is there already; name another file")
+    refused = command("tune", tiny_file, "--quick", "--write", place / "faster.yaml")
+    assert (refused.stdout, one_line(refused, 2).count("faster.yaml': cannot be written (")) == ("", 1)
     assert "must be null" in one_line(command("tune", tiny_file, "compare={A: {}}"), 2)
 
 
