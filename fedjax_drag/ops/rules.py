@@ -155,7 +155,8 @@ class ByzantineAggregator(PlainAggregator):
             most, reason = (size - 1) // 2, f"{self.name} needs S > 2 f"
         if f > most:
             at_most = f"must be at most {bound and f'{bound} = '}{most} for a cohort of {size}"
-            raise checks.ArgumentError("num_byzantine", at_most + (reason and f" ({reason})"), given=f)
+            instead = "; where the simulation sets it, lower byzantine_fraction or raise cohort_size"
+            raise checks.ArgumentError("num_byzantine", at_most + (reason and f" ({reason})") + instead, given=f)
         return f
 
 

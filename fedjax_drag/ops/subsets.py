@@ -31,7 +31,8 @@ def left_out(rule: str, size: int, num_byzantine: int, most: int) -> Int[np.ndar
     if number > most:
         raise ArgumentError(
             "num_byzantine",
-            f"leaves {number} subsets of a cohort of {size} to try; must leave at most {most} ({rule})",
+            f"leaves {number} subsets of a cohort of {size} to try; must leave at most {most} ({rule}); where the "
+            "simulation sets it, lower byzantine_fraction or cohort_size",
             given=num_byzantine,
         )
     return _table(size, num_byzantine)

@@ -364,7 +364,7 @@ def refused(rule, cohort, name):
     ("rule", "name"),
     [
         (a.mda(5), r"num_byzantine=5: must be at most 4 for a cohort of 9 \(mda needs S > 2 f\)"),
-        (a.meamed(5), "num_byzantine=5.*meamed"),
+        (a.meamed(5), "num_byzantine=5.*meamed.*; where .* sets it, lower byzantine_fraction or raise cohort_size"),
         (a.smea(5), "num_byzantine=5.*smea"),
         (a.caf(5), "num_byzantine=5.*caf"),
         (a.dnc(5), "num_byzantine=5.*dnc"),
@@ -381,4 +381,4 @@ def test_too_small_a_cohort_is_refused(rule, name):
 def test_too_many_subsets_are_refused():
     number = math.comb(40, 8)
     refused(a.mda(8), 40, f"num_byzantine=8: leaves {number} subsets of a cohort of 40 to try; .*at most 200000")
-    refused(a.smea(6), 20, f"leaves {math.comb(20, 6)} subsets.*at most 20000")
+    refused(a.smea(6), 20, f"leaves {math.comb(20, 6)} subsets.*at most 20000 .* lower byzantine_fraction or")
