@@ -24,7 +24,7 @@ from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.data.dataset import DATASET
 from fedjax_drag.kinds import Kind
-from fedjax_drag.losses import LossFunction
+from fedjax_drag.losses import LossFunction, cross_entropy
 from fedjax_drag.metrics import accuracy
 from fedjax_drag.models.modes import WithModes, module_of
 from fedjax_drag.ops.paths import Trainable, check_trainable
@@ -289,6 +289,9 @@ class Settings(Arguments):
             raise ValueError(f"algorithm={self.algorithm.name}: num_clients={own}: must be {those}, that of the data")
         if not self.data.has_labels:
             self._check_targets()
+        elif self.data.num_classes == 1 and (self.loss is None or isinstance(self.loss, cross_entropy)):
+            allowed = "must have two or more for cross_entropy, which is 0 for one; or give another loss"
+            raise ValueError(f"data={self.data!r}: {allowed}")
         _ = self.criterion
         check_pass(self.local_steps, self.local_epochs, self.epoch_order)
         check_deadline(self.local_steps, self.deadline, self.late)

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import linen as nn
 
@@ -52,6 +53,13 @@ def test_wrong_settings(refused, fedavg, changes, parts):
 
 def test_data_must_be_partitioned(refused, fedavg):
     refused("split among clients", fedavg, data=fd.data.load("digits"))
+
+
+@pytest.mark.parametrize("loss", [None, fd.losses.cross_entropy()])
+def test_a_single_class_is_nothing_to_learn(refused, fedavg, loss):
+    x, y = np.zeros((12, 3), np.float32), np.zeros(12, int)
+    data = fd.data.partition.iid(fd.data.from_arrays(x, y, x, y), num_clients=12)
+    refused("1 classes.*: must have two or more for cross_entropy, which is 0 for one", fedavg, data=data, loss=loss)
 
 
 def test_krum_needs_a_large_enough_cohort(refused):
