@@ -11,6 +11,7 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag import aggregators, algorithms, interop
 from fedjax_drag.experiment.config.components import KINDS
+from fedjax_drag.experiment.run import results
 from fedjax_drag.simulation.settings import Arguments
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -44,6 +45,11 @@ def test_the_map_names_files_and_folders_that_exist():
     assert [name for name in named if not (package / name).exists()] == []
     of_package = {file.parent.relative_to(package).name for file in package.glob("*/**/*.py")}
     assert [name for name in sorted(of_package) if f"{name}/" not in folders] == []
+
+
+def test_the_page_of_the_results_folder_names_what_a_run_writes():
+    page = (DOCS / "running.md").read_text()
+    assert [name for name in results.WRITTEN if f"`{name}" not in page] == []
 
 
 def test_the_pages_of_configuration_keys_are_made_from_the_code():
