@@ -91,6 +91,8 @@ def told(rng, size, dtype):
         "start_loss": np.linspace(0.1, 3.0, S, dtype=np.float32).astype(dtype),
         "selection_weight": np.linspace(0.5, 2.0, S, dtype=np.float32).astype(dtype),
         "step_size": np.float32(0.1),
+        "staleness": np.arange(S, dtype=np.int32) % 3,
+        "starts": split(np.zeros((S, D)), dtype),
         "valid": np.ones(S, bool),
         **{name: TOLD[name] for name in ("predict", "example", "root_data")},
     }
