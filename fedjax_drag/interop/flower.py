@@ -55,8 +55,8 @@ class RuleStrategy(FedAvg):
     more axes are left out.
 
     Args:
-      rule: from :mod:`fedjax_drag.aggregators`. Those that need ``dissimilarity`` (ClusterGuard) are not supported,
-        since Flower's clients do not send the data for it.
+      rule: from :mod:`fedjax_drag.aggregators`. Those that need predictions, losses or staleness of the clients, such
+        as ``clusterguard``, ``qffl`` and ``fedbuff``, are not supported, since Flower's clients do not send them.
       root_delta: ``(arrays, round) -> delta`` for rules that need one (BR-DRAG, FLTrust, root_only): trains from the
         NumPy arrays on the server's own data, as clients do, and returns the change of each array. Rounds count from
         1.

@@ -85,7 +85,8 @@ class RuleServer:
         unknown = sorted(rule.needs - KNOWN)
         if unknown:
             raise ValueError(
-                f"rule with needs={unknown}: nobody says so outside a simulation; a rule may need {sorted(KNOWN)}"
+                f"rule={rule.name}: needs {', '.join(unknown)}, which only a simulation tells; must be a rule that "
+                f"needs deltas, {', '.join(sorted(KNOWN))} at most"
             )
         if "root_delta" in rule.needs and root_delta is None:
             raise ValueError("root_delta=None: the rule needs one; give a function (arrays, round) -> delta")

@@ -4,6 +4,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
@@ -118,6 +119,9 @@ class Transformer(nn.Module):
     @nn.compact
     def __call__(self, tokens: Int[Array, "batch length"]) -> Float[Array, "batch *length classes"]:
         """Maps tokens to logits of the next ones."""
+        if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
+            shape, dtype = tokens.shape, tokens.dtype
+            raise ValueError(f"x.shape={shape}, x.dtype={dtype}: this transformer needs integer tokens [B, L]")
         if tokens.shape[-1] > self.max_length:
             raise ValueError(f"max_length={self.max_length}: the texts have {tokens.shape[-1]} tokens; must be as many")
         small = nn.initializers.normal(0.02)

@@ -39,6 +39,8 @@ class ViT(nn.Module):
     @nn.compact
     def __call__(self, images: Float[Array, "batch height width channels"]) -> Float[Array, "batch classes"]:
         """Maps images to logits."""
+        if images.ndim != 4:
+            raise ValueError(f"x.shape={images.shape}: ViT needs [B, H, W, C]")
         batch, height, width, channels = images.shape
         if height % self.patch or width % self.patch:
             raise ValueError(

@@ -136,7 +136,8 @@ def test_a_round_of_nobody_or_of_a_client_twice_is_refused_in_one_line(cohort):
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (rules.clusterguard(num_clusters=2), r"rule with needs=\['.*dissimilarity'\]: nobody says so outside"),
+        (rules.clusterguard(num_clusters=2), r"rule=clusterguard: needs .*dissimilarity, which only a simulation"),
+        (rules.qffl(), r"rule=qffl: needs start_loss, step_size, which only a simulation tells"),
         (rules.br_drag(), r"root_delta=None: the rule needs one; give a function"),
     ],
 )

@@ -98,6 +98,10 @@ def test_what_does_not_fit_a_transformer_is_refused():
         jax.eval_shape(DECODER.init, jax.random.key(0), np.zeros((1, 10), int))
     with pytest.raises(ValueError, match="8x10"):
         jax.eval_shape(VIT.init, jax.random.key(0), np.zeros((1, 8, 10, 1)))
+    with pytest.raises(ValueError, match=r"^x\.shape=\(1, 9\), x\.dtype=float32: this transformer needs integer"):
+        DECODER.init(jax.random.key(0), jnp.zeros((1, 9)))
+    with pytest.raises(ValueError, match=r"^x\.shape=\(1, 32\): ViT needs \[B, H, W, C\]"):
+        models.vit(10).init(jax.random.key(0), jnp.zeros((1, 32)))
 
 
 def stacked(params):
