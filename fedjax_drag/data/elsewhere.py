@@ -4,6 +4,7 @@ Nothing of these libraries is imported: the objects that a user has made with th
 """
 
 import operator
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -124,6 +125,10 @@ def from_huggingface(
     Raises:
       ValueError: there is no such column, or its entries have different shapes.
     """
+    for argument, part in (("train", train), ("test", test)):
+        if isinstance(getattr(part, "column_names", None), Mapping | types.NoneType):
+            allowed = "must be a datasets.Dataset, one split such as load_dataset(name)['train']"
+            raise checks.ArgumentError(argument, f"{allowed}, not {type(part).__name__}")
     options = _classes(train, y) | options
     return from_arrays(*_columns(train, x, y), *_columns(test, x, y), **options)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict
 
 from fedjax_drag import checks
 from fedjax_drag.models.initialisation import uniform
@@ -43,7 +44,14 @@ class LoRA(nn.Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns, with its adapters."""
         with nn.intercept_methods(functools.partial(_adapted, self.rank, self.scale, self.targets)):
-            return self.model(*args, **kwargs)
+            outputs = self.model(*args, **kwargs)
+        if self.is_initializing():
+            paths = list(flatten_dict(self.variables["params"]))
+            if not any(path[-1] == "lora_a" for path in paths):
+                kernels = ["/".join(path[:-1]) for path in paths if path[-1] == "kernel"]
+                has = f"there are {', '.join(kernels)}" if kernels else "it has none"
+                raise checks.ArgumentError("targets", f"match no dense layer of the model; {has}", self.targets)
+        return outputs
 
 
 def _adapted(

@@ -1,5 +1,7 @@
 """Data that other libraries hold."""
 
+import types
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,12 @@ def test_a_data_set_of_hugging_face(pictures):
     assert not fed.has_labels
     with pytest.raises(ValueError, match="x='picture': no such column; there are image, width"):
         from_huggingface(dataset, dataset, x="picture")
+
+
+@pytest.mark.parametrize("given", [None, {"train": X}, types.SimpleNamespace(column_names={"train": ["image"]})])
+def test_what_is_no_split_of_hugging_face_is_refused_in_one_line(given):
+    with pytest.raises(ValueError, match=r"^train: must be a datasets.Dataset, one split such as load_dataset"):
+        from_huggingface(given, given)
 
 
 def test_a_partitioner_of_flower_gives_the_clients_that_it_gives(pictures):

@@ -212,6 +212,11 @@ def test_layers_that_are_called_by_name_are_adapted():
     np.testing.assert_allclose(model.apply(params, x), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_targets_that_match_no_dense_layer_are_named():
+    with pytest.raises(ValueError, match=r"^targets=\('head',\): match no dense layer of the model; there are Dense_0"):
+        jax.eval_shape(models.lora(ByName(), targets="head").init, jax.random.key(0), np.ones((5, 4), np.float32))
+
+
 def test_a_federation_of_adapters_is_a_plain_loop_over_them():
     """One client with all data and full batches: gradient descent on the adapters, whose bytes alone travel."""
     rng = np.random.default_rng(0)

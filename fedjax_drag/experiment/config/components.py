@@ -235,6 +235,9 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> ValueError:
     elsewhere = [meant] if meant.partition(".")[0] in known else []
     near = elsewhere or get_close_matches(str(key), known, n=1) or [k for k in known if k in str(key)][:1]
     hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(known) or 'no arguments'}"
+    before, colon, after = str(key).partition(":")
+    if colon and after and before in ("name", *known):  # which YAML takes for a key without a value
+        hint = f"did you mean '{before}: {after}', with a space?"
     return ValueError(f"unknown key {key!r}{f' of {where}' if where else ''}; {hint}")
 
 

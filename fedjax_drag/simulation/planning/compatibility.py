@@ -180,10 +180,10 @@ def check_compression(algorithm: Algorithm, uplink: Compressor | None, downlink:
     for name, compressor in (("compression", uplink), ("downlink_compression", downlink)):
         if compressor is not None and algorithm.num_neighbours is not None:
             said = f"is for messages of a server; must be None with algorithm={algorithm.name}, which has none"
-            raise ValueError(f"{name}={checks.shown(compressor)}: {said}")
+            raise ValueError(f"{name}={compressor.name}: {said}")
     if downlink is not None and algorithm.num_models is not None:
         raise ValueError(
-            f"downlink_compression={checks.shown(downlink)}: compresses the one global model; must be None with "
+            f"downlink_compression={downlink.name}: compresses the one global model; must be None with "
             f"algorithm={algorithm.name}, which sends several"
         )
 

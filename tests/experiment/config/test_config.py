@@ -139,6 +139,7 @@ def test_overrides_of_a_config_leave_it_alone(tiny):
         ({"num_rounds": 3, "rounds": 4}, "rounds, num_rounds: are one setting; give it once"),
         ({"agregator": "krum"}, "unknown key 'agregator'; did you mean 'aggregator'?"),
         ({"axis": {"seed": [0]}}, "unknown key 'axis'; did you mean 'axes'?"),
+        ({"rounds:5": None}, "unknown key 'rounds:5'; did you mean 'rounds: 5', with a space?"),
         ({"rounds": 7.5}, "rounds=7.5: must be an integer"),
         (
             {"seed": [0, 1]},
