@@ -91,8 +91,13 @@ _shifted.defvjp(lambda m, x: (_shifted(m, x), None), _shifted_backward)
 
 @jax.custom_vjp
 def _largest_of_four(x: jax.Array) -> jax.Array:
-    # A reduction and not three maxima: XLA does not repeat it in each of its uses.
-    return x.max(0)
+    # A reduction and not three maxima: XLA does not repeat it in each of its uses. But from its own XLA:CPU drops NaN.
+    return lax.reduce(x, jnp.asarray(-jnp.inf).astype(x.dtype), _larger, (0,))
+
+
+def _larger(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The larger of two numbers, NaN if either is."""
+    return jnp.where((a >= b) | jnp.isnan(a), a, b)
 
 
 def _largest_of_four_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:

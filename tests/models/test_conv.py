@@ -225,6 +225,16 @@ def test_max_pool_keeps_not_a_number():
     assert jnp.isnan(max_pool(jnp.full((1, 2, 2, 1), jnp.nan))).all()
 
 
+@pytest.mark.optimised
+def test_a_pooled_layer_keeps_not_a_number():
+    """Of a single pixel, in the windows that see it; XLA:CPU, with its optimisations, leaves NaN out of a maximum."""
+    layer = Conv(6, 3, "VALID", pool=True, form="pooled", relu=True)
+    x = jnp.ones((64, 8, 8, 1)).at[1, 2, 5, 0].set(jnp.nan)
+    seen = jnp.zeros((64, 3, 3, 6), bool).at[1, :2, 1:].set(True)
+    params = jax.jit(layer.init)(jax.random.key(0), x)
+    np.testing.assert_array_equal(jnp.isnan(jax.jit(layer.apply)(params, x)), seen)
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("pool", [False, True])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
