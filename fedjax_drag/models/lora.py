@@ -76,8 +76,9 @@ def _adapted(
     inputs, features = tuple(x.shape[axis] for axis in axes), _tuple(dense.features)
     a = dense.param("lora_a", uniform(math.prod(inputs) ** -0.5), (*inputs, rank))
     b = dense.param("lora_b", nn.initializers.zeros, (rank, *features))
-    inner = jnp.tensordot(x, a.astype(x.dtype), (axes, tuple(range(len(axes)))))
-    return outputs + scale * jnp.tensordot(inner, b.astype(x.dtype), 1).astype(outputs.dtype)
+    x, a, b = dense.promote_dtype(x, a, b, dtype=dense.dtype)  # as the layer does, also of integers
+    inner = jnp.tensordot(x, a, (axes, tuple(range(len(axes)))))
+    return outputs + scale * jnp.tensordot(inner, b, 1).astype(outputs.dtype)
 
 
 def _tuple(value: int | Sequence[int]) -> tuple[int, ...]:

@@ -217,6 +217,12 @@ def test_targets_that_match_no_dense_layer_are_named():
         jax.eval_shape(models.lora(ByName(), targets="head").init, jax.random.key(0), np.ones((5, 4), np.float32))
 
 
+def test_integers_are_adapted_as_the_same_numbers():
+    model, x = models.lora(models.mlp(3, hidden=()), rank=2), np.arange(20).reshape(5, 4)
+    params = random_params(model, x)
+    np.testing.assert_array_equal(model.apply(params, x), model.apply(params, x.astype(np.float32)))
+
+
 def test_a_federation_of_adapters_is_a_plain_loop_over_them():
     """One client with all data and full batches: gradient descent on the adapters, whose bytes alone travel."""
     rng = np.random.default_rng(0)
