@@ -51,8 +51,10 @@ class accuracy(Metric):
     def update(self, outputs: Shaped[Array, "batch ..."], targets: Shaped[Array, "batch ..."]) -> Sums:
         if _are_classes(outputs, targets):
             return _hits(outputs.argmax(-1) == targets, targets, self.padding)
-        right = (like_targets(outputs, targets) > 0) == (targets > 0)
-        return right.reshape(len(right), -1).all(-1).astype(jnp.int32), jnp.ones(len(right), jnp.int32)
+        counted = _counted(targets, self.padding)
+        wrong = ((like_targets(outputs, targets) > 0) != (targets > 0)) & counted
+        wrong, counted = (x.reshape(len(x), -1).any(-1) for x in (wrong, counted))
+        return (counted & ~wrong).astype(jnp.int32), counted.astype(jnp.int32)
 
     def result(self, sums: Sums) -> jax.Array:
         return sums[0] / sums[1]

@@ -151,6 +151,19 @@ def test_padding_does_not_count_however_much_there_is(metric):
     np.testing.assert_allclose(metric(*longer), wanted, rtol=1e-5)
 
 
+def test_labels_that_are_padding_do_not_count():
+    """What is left of each example must be right; an example of padding alone is none."""
+    outputs, targets = RNG.normal(size=(40, 3)), RNG.integers(-1, 2, (40, 3))
+    left = [(row > 0, target) for row, target in zip(outputs, targets, strict=True) if (target >= 0).any()]
+    wanted = np.mean([(row == target)[target >= 0].all() for row, target in left])
+    assert 0 < wanted < 1
+    assert len(left) < 40
+    np.testing.assert_allclose(fd.metrics.accuracy(padding=-1)(outputs, targets), wanted, rtol=1e-6)
+    alone = fd.metrics.accuracy(padding=-1)(outputs[:, :1], targets[:, 0])
+    there = targets[:, 0] >= 0
+    np.testing.assert_allclose(alone, ((outputs[:, 0] > 0) == targets[:, 0])[there].mean(), rtol=1e-6)
+
+
 def test_the_mean_of_a_token_loss_over_examples_is_that_over_tokens():
     logits, labels = RNG.normal(size=(6, 9, CLASSES)), RNG.integers(0, CLASSES, (6, 9))
     labels[np.arange(9) >= np.array([9, 4, 1, 0, 7, 2])[:, None]] = -1
