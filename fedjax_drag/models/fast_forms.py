@@ -202,14 +202,23 @@ def _summed(x: jax.Array, window: dict[int, int]) -> jax.Array:
     for axis, length in window.items():
         whole = x.shape[axis] // length
         x = jax.lax.slice_in_dim(x, 0, whole * length, axis=axis)
-        x = x.reshape(*x.shape[:axis], whole, length, *x.shape[axis + 1 :]).sum(axis + 1)
+        x = x.reshape(*x.shape[:axis], whole, length, *x.shape[axis + 1 :]).sum(axis + 1, dtype=x.dtype)
     return x
 
 
 def _is_relu(eqn: JaxprEqn) -> bool:
-    """Whether an equation is ``jax.nn.relu``, by the function inside; another one may have another gradient."""
-    inner = eqn.params["call_jaxpr"].eqns if eqn.primitive.name == "custom_jvp_call" else ()
-    return len(inner) == 1 and inner[0].params.get("name") == "relu"
+    """Whether an equation is ``jax.nn.relu``, by where it is written: another one may have another gradient."""
+    return eqn.primitive.name == "custom_jvp_call" and _written(eqn) == _relu_written()
+
+
+@functools.cache
+def _relu_written() -> str:
+    return _written(jax.make_jaxpr(jax.nn.relu)(0.0).eqns[0])
+
+
+def _written(eqn: JaxprEqn) -> str:
+    """Name, file and line of the function that an equation calls."""
+    return eqn.params["call_jaxpr"].jaxpr.debug_info.func_src_info
 
 
 def _changes_anything(jaxpr: Jaxpr) -> bool:

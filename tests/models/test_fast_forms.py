@@ -163,15 +163,30 @@ def straight_through(x):
     return jnp.maximum(x, 0)
 
 
-straight_through.defjvp(lambda primals, tangents: (straight_through(*primals), *tangents))
+@jax.custom_jvp
+@jax.jit
+def relu(x):
+    return jnp.maximum(x, 0)
 
 
-def test_another_function_than_relu_keeps_its_gradient():
+for function in (straight_through, relu):
+    function.defjvp(lambda primals, tangents, function=function: (function(*primals), *tangents))
+
+
+@pytest.mark.parametrize("function", [straight_through, relu])
+def test_another_function_than_relu_keeps_its_gradient(function):
     conv = nn.Conv(4, (3, 3))
-    apply = lambda params, x: nn.max_pool(straight_through(conv.apply(params, x)), (2, 2), (2, 2))
+    apply = lambda params, x: nn.max_pool(function(conv.apply(params, x)), (2, 2), (2, 2))
     params = random(jax.eval_shape(conv.init, jax.random.key(0), X))
     gradient = lambda apply: jax.jit(jax.grad(lambda params: apply(params, X).sum()))(params)
     assert_close(gradient(in_fast_forms(apply)), gradient(apply))
+
+
+def test_sums_of_windows_keep_their_dtype():
+    windows = (1, 2, 2, 1)
+    apply = lambda x: lax.reduce_window(x, np.uint8(0), lax.add, windows, windows, "VALID") // np.uint8(4)
+    x = np.arange(2 * 4 * 5, dtype=np.uint8).reshape(2, 4, 5, 1)
+    np.testing.assert_array_equal(in_fast_forms(apply)(x), apply(x), strict=True)
 
 
 def test_a_convolution_with_a_precision_of_its_own_keeps_it():
