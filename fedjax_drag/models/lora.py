@@ -76,7 +76,8 @@ def _adapted(
     inputs, features = tuple(x.shape[axis] for axis in axes), _tuple(dense.features)
     a = dense.param("lora_a", uniform(math.prod(inputs) ** -0.5), (*inputs, rank))
     b = dense.param("lora_b", nn.initializers.zeros, (rank, *features))
-    x, a, b = dense.promote_dtype(x, a, b, dtype=dense.dtype)  # as the layer does, also of integers
+    common = dense.dtype or jnp.result_type(x, a, b)  # as the layer computes, also of integers
+    x, a, b = (value.astype(common) for value in (x, a, b))
     inner = jnp.tensordot(x, a, (axes, tuple(range(len(axes)))))
     return outputs + scale * jnp.tensordot(inner, b, 1).astype(outputs.dtype)
 
