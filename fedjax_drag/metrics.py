@@ -6,7 +6,8 @@ clients and devices; counts are integers and exact.
 
 Outputs ``[B, ..., C]`` beside integer targets ``[B, ...]`` are logits of classes; outputs in the shape of the targets,
 or with one more axis of length 1, are logits of labels that are true or not, or the predicted numbers themselves. An
-example has one target or many (labels, tokens, pixels); where ``padding`` is given, targets equal to it do not count.
+example has one target or many (labels, tokens, pixels). A negative class does not count, nor does, where ``padding`` is
+given, a target equal to it.
 """
 
 # pyright: reportIncompatibleMethodOverride=false
@@ -51,7 +52,7 @@ class accuracy(Metric):
     def update(self, outputs: Shaped[Array, "batch ..."], targets: Shaped[Array, "batch ..."]) -> Sums:
         if _are_classes(outputs, targets):
             return _hits(outputs.argmax(-1) == targets, targets, self.padding)
-        counted = _counted(targets, self.padding)
+        counted = jnp.ones(targets.shape, bool) if self.padding is None else targets != self.padding
         wrong = ((like_targets(outputs, targets) > 0) != (targets > 0)) & counted
         wrong, counted = (x.reshape(len(x), -1).any(-1) for x in (wrong, counted))
         return (counted & ~wrong).astype(jnp.int32), counted.astype(jnp.int32)
@@ -183,7 +184,7 @@ class auc(Metric):
 
     def update(self, outputs: Float[Array, "batch ..."], targets: Shaped[Array, "batch ..."]) -> Sums:
         if is_classes := _are_classes(outputs, targets):
-            score, positive = jax.nn.softmax(outputs), jax.nn.one_hot(targets, outputs.shape[-1], dtype=bool)
+            score, positive = jax.nn.softmax(outputs), targets[..., None] == jnp.arange(outputs.shape[-1])
         else:
             score, positive = jax.nn.sigmoid(like_targets(outputs, targets)), targets > 0
         columns = outputs.shape[-1] if is_classes else positive[0].size
@@ -316,8 +317,8 @@ def _must_be_classes(metric: str, outputs: Shaped[Array, "batch ..."], targets: 
         raise ValueError(f"{metric}: {shapes}; must be [B, ..., C] beside integers [B, ...]")
 
 
-def _counted(targets: jax.Array, padding: int | None) -> jax.Array:
-    return jnp.ones(targets.shape, bool) if padding is None else targets != padding
+def _counted(classes: jax.Array, padding: int | None) -> jax.Array:
+    return (classes >= 0) if padding is None else (classes >= 0) & (classes != padding)
 
 
 def _hits(right: jax.Array, targets: jax.Array, padding: int | None) -> tuple[jax.Array, jax.Array]:

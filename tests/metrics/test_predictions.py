@@ -151,6 +151,28 @@ def test_padding_does_not_count_however_much_there_is(metric):
     np.testing.assert_allclose(metric(*longer), wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "metric",
+    [
+        fd.metrics.accuracy(),
+        fd.metrics.top_k_accuracy(k=2),
+        fd.metrics.perplexity(),
+        fd.metrics.auc(),
+        fd.metrics.f1(),
+        fd.metrics.calibration_error(),
+    ],
+)
+def test_negative_classes_do_not_count(metric):
+    logits, labels = LOGITS[:210].reshape(30, 7, CLASSES), LABELS[:210].reshape(30, 7).copy()
+    labels[:, 4:] = -1
+    np.testing.assert_allclose(metric(logits, labels), metric(logits[:, :4], labels[:, :4]), rtol=1e-5)
+
+
+def test_classes_may_be_false_and_true():
+    for metric in (fd.metrics.accuracy(), fd.metrics.auc(), fd.metrics.f1()):
+        np.testing.assert_array_equal(metric(LOGITS[:, :2], LABELS > 1), metric(LOGITS[:, :2], (LABELS > 1).astype(int)))
+
+
 def test_labels_that_are_padding_do_not_count():
     """What is left of each example must be right; an example of padding alone is none."""
     outputs, targets = RNG.normal(size=(40, 3)), RNG.integers(-1, 2, (40, 3))
