@@ -78,7 +78,7 @@ def usable_rows(deltas: Deltas) -> Bool[Array, " clients"]:
 def cosines(deltas: Deltas, reference: Params) -> Float[Array, " clients"]:
     """Cosine of each client's delta with ``reference``, ``[S]`` in [-1, 1].
 
-    0 where either vector is zero or has no finite norm.
+    0 where either vector is zero or has no finite norm, or one above 8.5e37, whose inverse float32 takes for zero.
     """
     row_norms, reference_norm = norms(deltas), norm(reference)
     # Against a unit vector no product exceeds the row's norm, so the rows need no scaling: one matmul each.
@@ -105,8 +105,9 @@ def _products(deltas: Deltas, other: Params) -> Float[Array, " clients"]:
 def angles(deltas: Deltas, reference: Params) -> Float[Array, " clients"]:
     """Angle of each client's delta with ``reference`` in radians, ``[S]`` in [0, pi].
 
-    pi/2 where either vector is zero or not finite. Accurate to full precision at both ends, where the arc
-    cosine of a rounded cosine is not: ``2 atan2(|a - b|, |a + b|)`` for unit vectors a and b.
+    pi/2 where either vector is zero or not finite; up to norms of 8.5e37, as in :func:`cosines`. Accurate to full
+    precision at both ends, where the arc cosine of a rounded cosine is not: ``2 atan2(|a - b|, |a + b|)`` for unit
+    vectors a and b.
     """
     row_norms, reference_norm = norms(deltas), norm(reference)
     unit = scale(inverse(reference_norm), jax.tree.map(accurate, reference))
