@@ -169,8 +169,9 @@ def test_negative_classes_do_not_count(metric):
 
 
 def test_classes_may_be_false_and_true():
+    logits, large = LOGITS[:, :2], LABELS > 1
     for metric in (fd.metrics.accuracy(), fd.metrics.auc(), fd.metrics.f1()):
-        np.testing.assert_array_equal(metric(LOGITS[:, :2], LABELS > 1), metric(LOGITS[:, :2], (LABELS > 1).astype(int)))
+        np.testing.assert_array_equal(metric(logits, large), metric(logits, large.astype(int)))
 
 
 def test_labels_that_are_padding_do_not_count():

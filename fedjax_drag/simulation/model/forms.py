@@ -114,7 +114,7 @@ class LinenForm(ShownForm):
             return self.inner.apply(variables, x, **arguments), statistics
         with _batch_norm(self.frozen, real):
             logits, changed = self.inner.apply(variables, x, mutable=list(statistics), **arguments)
-        return logits, statistics if self.frozen else _like(statistics, changed)
+        return logits, statistics if self.frozen else _like(self.name, statistics, changed)
 
 
 @functools.lru_cache(maxsize=64)
@@ -131,10 +131,11 @@ def _streams(form: LinenForm) -> tuple[str, ...]:
     return (_USUAL, _ANY_OTHER)
 
 
-def _like(before: Statistics, changed: Mapping[str, Any]) -> Statistics:
+def _like(name: str, before: Statistics, changed: Mapping[str, Any]) -> Statistics:
     """The statistics after a batch, in the dtypes that they had before."""
-    after = {**before, **changed}
-    return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, dict(before))
+    after, before = {**before, **changed}, dict(before)
+    tree.check_structure(f"{name}: in training", after, "its collections before", before)
+    return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, before)
 
 
 @contextlib.contextmanager

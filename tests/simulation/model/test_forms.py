@@ -210,6 +210,21 @@ def test_nnx_drops_out_in_training_only(settings):
     same(again.params, dropped.params)  # the keys are the run's, not the module's
 
 
+class Sowing(nn.Module):
+    """Keeps a number of every call."""
+
+    @nn.compact
+    def __call__(self, x):
+        self.sow("losses", "square", (x**2).mean())
+        return nn.Dense(2)(x)
+
+
+def test_a_collection_that_grows_in_training_is_named():
+    form = form_of(Sowing(), jax.ShapeDtypeStruct((1, 3), jnp.float32))
+    with pytest.raises(ValueError, match=r"model=Sowing: in training: has \['losses'\]\['square'\]\[1\] in addition"):
+        form.train(*form.init(jax.random.key(0)), jnp.ones((4, 3)), {}, None)
+
+
 def test_nnx_batch_norm_has_no_padded_batches(refused):
     refused(
         r"model=NNX: has BatchNorm, .* must have none with local_epochs",
