@@ -50,7 +50,7 @@ class qsgd(FedBackCompressor):
             checks.count("bits", self.bits, 2, 16)
 
     def _rounded(self, x: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, "..."]:
-        s = jnp.exp2(jnp.float32(self.bits) - 1) - 1
+        s = jnp.round(jnp.exp2(jnp.float32(self.bits) - 1)) - 1  # the power is not exact from 14 bits on
         norm = tree.norm(x)
         place = jnp.minimum(s * (jnp.abs(tree.accurate(x)) * tree.inverse(norm)), s)
         below = jnp.floor(place)

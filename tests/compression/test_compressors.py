@@ -269,6 +269,11 @@ class TestIdentities:
         for got, expected in zip(jax.tree.leaves(once(compressor, x)), jax.tree.leaves(x), strict=True):
             np.testing.assert_array_equal(got, expected)
 
+    @pytest.mark.parametrize("bits", [2, 8, 14, 15, 16])
+    def test_the_length_is_a_level(self, bits):
+        x = {"w": jnp.array([0.0, -4.0, 0.0])}
+        np.testing.assert_array_equal(once(qsgd(bits), x)["w"], x["w"])
+
     @each
     @pytest.mark.parametrize("scale", [1e-20, 1e20])
     def test_equivariant_to_scale(self, compressor, scale):
