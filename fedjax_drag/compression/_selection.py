@@ -20,8 +20,9 @@ def num_kept(fraction: Any, size: int) -> Any:
     It is computed in float32, in which a program receives a fraction that is swept.
     """
     xnp = np if checks.is_concrete(fraction) else jnp
-    kept = xnp.round(xnp.float32(fraction) * xnp.float32(size))
-    return xnp.clip(kept.astype(xnp.int32), 1, size)
+    kept = xnp.round(xnp.float32(fraction) * xnp.float32(size)).astype(xnp.int32)
+    # All are all, also where the float32 nearest to their number is another one.
+    return xnp.clip(xnp.where(fraction >= 1, size, kept), 1, size)
 
 
 def sparse_bytes(message: Message, fraction: Any, around: int, per_entry: int) -> int:

@@ -261,6 +261,10 @@ class TestLargest:
         assert int(jax.jit(lambda f: num_kept(f, size))(jnp.float32(fraction))) == plain
         assert 1 <= plain <= size
 
+    def test_all_of_more_than_a_float32_counts(self):
+        size = 2**24 + 1
+        assert num_kept(1.0, size) == num_kept(1, size) == jax.jit(lambda f: num_kept(f, size))(1.0) == size
+
 
 class TestIdentities:
     @pytest.mark.parametrize("compressor", [top_k(1.0), random_k(1.0), low_rank(6)], ids=lambda c: c.name)
