@@ -94,7 +94,8 @@ class oort(Selection):
         # Clients drawn one after another in proportion to a number are the first by its logarithm and a Gumbel lot.
         by_score, by_lot = jax.random.split(key)
         best = score[ranked(score, known, cohort_size)]
-        good = known & (score >= self.cutoff * best[jnp.maximum(num_known - 1, 0)])
+        # Scores that are NaN, as of losses that are infinite, cut off nobody.
+        good = known & ~(score < self.cutoff * best[jnp.maximum(num_known - 1, 0)])
         lot = jax.random.gumbel(by_score, score.shape, mode="high")
         exploited = ranked(jnp.log(score) + lot, good, cohort_size)
         # Then new clients, and where they are too few, those that cannot be drawn.

@@ -231,6 +231,15 @@ def test_oort_draws_known_clients_in_proportion_to_their_scores():
     assert stats.chisquare(counts, DRAWS * np.array(list(chances.values()))).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("loss", [np.inf, np.nan])
+def test_oort_draws_who_is_available_whatever_the_losses(loss):
+    memory = selection.oort().init(6)._replace(utility=jnp.full(6, loss), last=jnp.ones(6, jnp.int32))
+    here = np.array([False, False, True, True, False, True])
+    found, _ = draw(selection.oort(), 2, 100, candidates(here, round_index=3), memory)
+    assert here[found].all()
+    assert (found[:, 0] < found[:, 1]).all()
+
+
 def test_numbers_of_a_selection_can_be_traced():
     memory = selection.oort().init(6)
     one = jax.jit(lambda share: selection.oort(exploration=share).select(jax.random.key(0), memory, candidates(), 2))
