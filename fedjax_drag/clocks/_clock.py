@@ -53,7 +53,8 @@ def duration(work: Work, seconds_per_step: Any, latency: Any, bandwidth: Any) ->
     Messages take no time where ``bandwidth`` is None.
     """
     seconds = jnp.asarray(latency + work.steps * seconds_per_step, jnp.float32)
-    return seconds if bandwidth is None else seconds + (work.bytes_down + work.bytes_up) / bandwidth
+    num_bytes = 1.0 * (work.bytes_down + work.bytes_up)  # more than an int32 counts
+    return seconds if bandwidth is None else seconds + num_bytes / bandwidth
 
 
 def check_speeds(seconds_per_step: Any, latency: Any, bandwidth: Any) -> None:

@@ -75,6 +75,20 @@ def test_attackers_answer_early():
     )
 
 
+@pytest.mark.parametrize(
+    "clock",
+    [
+        clocks.constant(1.0, bandwidth=jnp.float32(1e6)),
+        clocks.table(seconds_per_step=[1.0], bandwidth=1e6),
+    ],
+    ids=["traced", "table"],
+)
+def test_messages_may_have_more_bytes_than_an_int32_counts(clock):
+    given = work(bytes_down=2**32, bytes_up=2**31)
+    found = jax.jit(lambda clock: clock.seconds(jax.random.key(0), given))(clock)
+    np.testing.assert_allclose(found, 5 + 3 * 2**31 / 1e6, rtol=1e-6)
+
+
 def test_numbers_can_be_traced():
     given = work()
     one = jax.jit(lambda sigma: clocks.log_normal(sigma=sigma).seconds(jax.random.key(0), given))
