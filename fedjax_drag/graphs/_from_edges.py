@@ -47,7 +47,7 @@ class from_edges(Graph):
         if table.shape[1] == 2:
             return super().weights(num_nodes)
         weights = _matrix(table, num_nodes, weight=True)
-        if (weights < 0).any() or weights.sum(1).max() > 1 + 1e-6:
+        if not ((weights >= 0).all() and weights.sum(1).max() <= 1 + 1e-6):  # so that NaN is refused
             raise ArgumentError("edges", "weights must be >= 0, those of a client's edges at most 1 together")
         return with_own(weights)
 

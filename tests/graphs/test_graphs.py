@@ -102,6 +102,7 @@ def test_edges_of_a_file_and_their_weights(tmp_path):
         (lambda: graphs.from_edges([(0, 1), (1, 0)]).weights(3), "each once"),
         (lambda: graphs.from_edges([(0, 1), (1, 2, 0.5)]).weights(3), "all with weights or none"),
         (lambda: graphs.from_edges([(0, 1, 0.9), (1, 2, 0.5)]).weights(3), "edges: weights must be >= 0, those of a"),
+        (lambda: graphs.from_edges([(0, 1, float("nan"))]).weights(3), "edges: weights must be >= 0, those of a"),
         (lambda: graphs.from_edges("nowhere.txt"), "edges='nowhere.txt': must be a file with.*FileNotFoundError"),
         (lambda: graphs.changing("ring"), r"graph='ring': must be a graph.*write fd.graphs.ring\(...\)"),
         (lambda: fd.algorithms.decentralised(graphs.ring), r"graph=.*call it, fd.graphs.ring\(...\)"),
