@@ -1,6 +1,7 @@
 """Graphs: degrees, weights, what is drawn, and what is refused."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -86,6 +87,18 @@ def test_edges_of_a_file_and_their_weights(tmp_path):
     same = graphs.from_edges([[0, 1, 0.25], [1, 2, 0.5]])
     np.testing.assert_array_equal(graph.weights(3), same.weights(3))
     assert hash(same) == hash(graphs.from_edges(((0, 1, 0.25), (1, 2, 0.5))))
+
+
+@pytest.mark.parametrize("mix", [graphs.mixing.gossip(), graphs.mixing.clippedgossip(10.0)], ids=lambda mix: mix.name)
+@pytest.mark.parametrize("sent", [np.nan, np.inf, 3e38])
+def test_what_is_forged_for_a_neighbour_and_cannot_be_computed_with_is_not_mixed(mix, sent):
+    """Client 0 of a ring sends this to its neighbours, who do without it."""
+    models, near = {"w": jnp.array([[0.0], [1.0], [2.0], [4.0]])}, graphs.ring().at(4, jax.random.key(0))
+    forge = lambda own, others, weight, nodes: {"w": jnp.where((nodes == 0)[:, None], sent, others["w"])}
+    keys = jax.random.split(jax.random.key(0), 4)
+    mixed, weight = mix.everywhere(models, models, near, keys, forge)
+    np.testing.assert_allclose(mixed["w"][:, 0], [5 / 3, 4 / 3, 7 / 3, 10 / 3], rtol=1e-6)
+    np.testing.assert_allclose(np.where(near.nodes == 0, weight, 0).sum(), 0)
 
 
 @pytest.mark.parametrize(

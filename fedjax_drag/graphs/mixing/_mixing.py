@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fedjax_drag import tree
@@ -17,7 +18,10 @@ Mixed = tuple[Params, Float[Array, " degree"]]
 """A node's model, and how much each of its neighbours counts in it."""
 
 Forge = Callable[..., Deltas]
-"""``(own, others, weight, nodes) -> others``, where a node's neighbours ``nodes`` ``[D]`` send it something else."""
+"""``(own, others, weight, nodes) -> others``, where a node's neighbours ``nodes`` ``[D]`` send it something else.
+
+The node does without what is not usable, as :func:`fedjax_drag.tree.usable_rows` says.
+"""
 
 _AT_ONCE = 1 << 22
 """Numbers in the neighbours' models of the nodes that are mixed at once."""
@@ -63,6 +67,7 @@ class Mixing(Part):
             others = tree.take(sent, index)
             if forge is not None:
                 others = forge(own, others, weight, index)
+                weight = jnp.where(tree.usable_rows(others), weight, 0.0)
             return self.mix(own, others, weight, key)
 
         numbers = near.nodes.shape[1] * sum(math.prod(x.shape[1:]) for x in jax.tree.leaves(sent))
