@@ -70,6 +70,10 @@ class moon(sgd):
 
 def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
     """The cosines of the rows of ``a`` and ``b``; 0, with gradient 0, where one of them is zero."""
-    lengths = [jnp.square(x).sum(-1) for x in (a, b)]
-    defined = (lengths[0] > 0) & (lengths[1] > 0)
-    return jnp.where(defined, (a * b).sum(-1) / jnp.sqrt(jnp.where(defined, lengths[0] * lengths[1], 1.0)), 0.0)
+
+    # Before the product, which is too small or too large for a float32 where representations are short or long.
+    def unit(x: jax.Array) -> jax.Array:
+        squares = jnp.square(x).sum(-1, keepdims=True)
+        return jnp.where(squares > 0, x / jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)
+
+    return (unit(a) * unit(b)).sum(-1)

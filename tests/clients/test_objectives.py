@@ -12,6 +12,7 @@ from flax import nnx
 
 import fedjax_drag as fd
 from fedjax_drag.clients import fedlc, fedntd, moon, sgd
+from fedjax_drag.clients._moon import cosine
 from fedjax_drag.simulation.model.forms import form_of
 from fedjax_drag.simulation.model.model import Model
 
@@ -169,6 +170,14 @@ def test_classes_that_are_equally_frequent_need_no_calibration():
     even = fd.data.from_clients([(x[:6], np.arange(6) % 3), (x[6:], np.arange(6) % 3)], test=(x, np.arange(12) % 3))
     plain, found = (run(client, data=even).params for client in (sgd(), fedlc(2.0)))
     assert far(found, plain) <= 1e-5 * far(START, plain)
+
+
+@pytest.mark.parametrize("length", [1e-15, 1e-10, 1e12])
+def test_representations_may_be_short_or_long(length):
+    a, b = length * jnp.array([[3.0, 4.0]]), length * jnp.array([[4.0, 3.0]])
+    value, slope = jax.value_and_grad(lambda a: cosine(a, b).sum())(a)
+    assert value == pytest.approx(24 / 25, rel=1e-6)
+    np.testing.assert_allclose(5 * length * slope, [[4 / 5 - 24 / 25 * 3 / 5, 3 / 5 - 24 / 25 * 4 / 5]], rtol=1e-4)
 
 
 @pytest.mark.thorough
