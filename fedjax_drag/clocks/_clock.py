@@ -19,16 +19,16 @@ class Work(NamedTuple):
       round: in which each starts, ``[S]`` int32, from 0.
       steps: local steps of each, ``[S]`` int32.
       malicious: ``[S]`` bool.
-      bytes_down: of the server's message, the same for all.
-      bytes_up: of a client's message, the same for all.
+      bytes_down: of the server's message, the same for all; a scalar.
+      bytes_up: of a client's message, the same for all; a scalar.
     """
 
     client_ids: Int[Array, " clients"]
     round: Int[Array, " clients"]
     steps: Int[Array, " clients"]
     malicious: Bool[Array, " clients"]
-    bytes_down: int = 0
-    bytes_up: int = 0
+    bytes_down: Any = 0
+    bytes_up: Any = 0
 
 
 class Clock(Part):

@@ -32,7 +32,7 @@ class Run(Part):
     """All that decides what a run computes, apart from its data and its seed.
 
     Its parts and their numbers are inputs of the compiled programs; from ``num_clients`` on all but the selection, the
-    clock and the deadline by it is static. Two runs share programs exactly if their ``jax.tree.structure``, and the
+    clock and what goes with it is static. Two runs share programs exactly if their ``jax.tree.structure``, and the
     shapes of their data, are equal.
 
     Attributes:
@@ -74,7 +74,8 @@ class Run(Part):
       selection: who of the clients that can be drawn takes part in a round.
       clock: how long clients take; None where time is not simulated.
       deadline_seconds: after which the server waits no longer; None for no such deadline.
-      message_bytes: of what the server sends to a client, and of what that sends back; read by the clock alone.
+      message_bytes: of what the server sends to a client, and of what that sends back, ``[2]``; read by the
+        clock alone, None without one.
     """
 
     algorithm: Algorithm
@@ -112,7 +113,7 @@ class Run(Part):
     selection: Selection = uniform()
     clock: Clock | None = None
     deadline_seconds: Scalar | None = None
-    message_bytes: tuple[int, int] = (0, 0)
+    message_bytes: jax.Array | None = None
 
     def batch_length(self, longest: int) -> int:
         """Examples in a mini-batch, padding included, where lists of examples have ``longest`` entries."""

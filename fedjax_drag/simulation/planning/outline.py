@@ -1,5 +1,6 @@
 """What is known of a run from shapes alone: the cost for a client, the programs, traced."""
 
+import dataclasses
 import functools
 import math
 import time
@@ -242,8 +243,8 @@ def outline(run: Run, federation: Federation, key: Any, client_state: str) -> Ou
     return Outline(shapes, placement(_received(run, shapes, rows_on), run.mesh, run.specs), cost, rows_on)
 
 
-def message_bytes(run: Run, data: FederatedDataset) -> tuple[int, int]:
-    """Bytes of what the server sends to a client, and of what that sends back.
+def with_message_bytes(run: Run, data: FederatedDataset) -> Run:
+    """A run whose clock knows the bytes of what the server sends to a client, and of what that sends back.
 
     Args:
       run: what is computed.
@@ -252,8 +253,9 @@ def message_bytes(run: Run, data: FederatedDataset) -> tuple[int, int]:
     assert data.rows is not None
     nobody: list[Any] = [np.zeros(data.num_clients, bool), np.zeros(0, np.int32), np.int32(0)]
     arrays: list[Any] = [data.train, data.rows, data.counts, *nobody]
-    cost = outline(run, Federation(*arrays), jax.random.key(0), DEVICE).cost
-    return cost.bytes_down, cost.bytes_up
+    told = lambda *numbers: dataclasses.replace(run, message_bytes=np.array(numbers, np.float32))
+    cost = outline(told(0, 0), Federation(*arrays), jax.random.key(0), DEVICE).cost
+    return told(cost.bytes_down, cost.bytes_up)
 
 
 @by_shape

@@ -8,7 +8,6 @@ they compute is estimated from the operations of a local step, to an order of ma
 run is shared on every machine that has the devices.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -47,7 +46,7 @@ from fedjax_drag.simulation.planning.compatibility import (
     of_length,
     refusing_tokens,
 )
-from fedjax_drag.simulation.planning.outline import by_shape, message_bytes
+from fedjax_drag.simulation.planning.outline import by_shape, with_message_bytes
 from fedjax_drag.simulation.planning.selecting import check_selection
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.dissimilarity import requested
@@ -269,7 +268,7 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
     if settings.local_optimizer is not None:
         check_sign(settings.local_optimizer, params)
     if run.clock is not None:
-        run = dataclasses.replace(run, message_bytes=message_bytes(run, settings.split.training))
+        run = with_message_bytes(run, settings.split.training)
     return run
 
 

@@ -196,6 +196,7 @@ def seconds_of(
 ) -> Float[Array, " clients"]:
     """How long clients that start in a round take, by the clock of the run."""
     assert run.clock is not None
+    assert run.message_bytes is not None
     steps = _planned_steps(run, federation, key, round_index, ids)
     if run.deadline is not None:
         steps = jnp.minimum(steps, run.deadline)

@@ -39,6 +39,7 @@ def events(simulation, number, concurrency, cohort_size, inner=None):
     def durations(version):
         """Of all clients."""
         given = jnp.full(len(ids), version), jnp.full(len(ids), run.local_steps), simulation.federation.malicious
+        assert run.message_bytes is not None
         return run.clock.seconds(sampling.stream(key, "clock"), Work(ids, *given, *run.message_bytes))
 
     @functools.partial(jax.jit, static_argnums=3)
@@ -186,7 +187,7 @@ def test_a_clock_changes_nothing_but_adds_seconds(settings):
     assert set(two.history) - set(one.history) == {"seconds"}
     every = fd.simulation.prepare(RULE, **settings(eval_every=1, clock=clock))
     history, size = every.run().history, 4 * 650
-    assert every.spec.message_bytes == (size, size)
+    np.testing.assert_array_equal(every.spec.message_bytes, [size, size])
     for index, ids in enumerate(history["client_ids"]):
         ids = jnp.asarray(ids)
         work = Work(ids, jnp.full(5, index), jnp.full(5, 3), jnp.zeros(5, bool), size, size)

@@ -288,6 +288,16 @@ def test_cells_of_a_sweep_are_the_separate_runs(settings, build, values, sent):
 
 
 @pytest.mark.thorough
+def test_cells_of_a_sweep_with_a_clock_have_rounds_of_their_own_length(settings):
+    """The time of a message goes by its bytes, also where cells of one program send different ones."""
+    given = settings(clock=fd.clocks.constant(seconds_per_step=0.0, bandwidth=1000.0), eval_every=1)
+    method = fd.algorithms.from_aggregator(fd.aggregators.fedavg())
+    made = [Settings(algorithm=method, **given | {"compression": random_k(fraction)}) for fraction in (0.1, 0.4)]
+    for cell, kept in zip(prepare_batch(made).run([0, 1]), (65, 260), strict=True):
+        np.testing.assert_allclose(cell.history["seconds"], (4 * PARAMETERS + 8 + 4 * kept) / 1000, rtol=1e-6)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "method",
     [
