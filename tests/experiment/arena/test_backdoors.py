@@ -128,7 +128,7 @@ def test_the_table_the_page_and_the_file_have_it(tmp_path):
 def test_places_do_not_depend_on_it_and_a_protocol_with_it_is_another():
     one, none = made_up(), standing({"median": 0.6, "krum": 0.5})
     assert one.scores() == none.scores()
-    assert "Protocol: backdoors.door.attack.stop=2, before None." in changes.changes(none, one)
+    assert "Protocol: backdoors.door.attack.stop=2, before left out." in changes.changes(none, one)
     assert changes.changes(one, one) == [changes.NOTHING]
     arena, weaker = load_arena(TWO), load_arena(TWO | {"backdoors": {"door": DOOR}})
     assert len({key_of(one, arena.entries[0]) for one in (arena, weaker)}) == 2
