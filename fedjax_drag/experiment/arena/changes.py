@@ -47,12 +47,8 @@ def _protocol(old: Standing, new: Standing) -> list[str]:
     if old.protocol and new.protocol:
         was, now = _settings(old.protocol), _settings(new.protocol)
         others = [key for key in {**was, **now} if was.get(key, _LEFT_OUT) != now.get(key, _LEFT_OUT)]
-        found += [
-            f"{key}={now[key]}, before {was.get(key, _LEFT_OUT)}"
-            if key in now
-            else f"{key} {_LEFT_OUT}, before {was[key]}"
-            for key in others
-        ]
+        said = lambda key: f"{key}={now[key]}" if key in now else f"{key} {_LEFT_OUT}"
+        found += [f"{said(key)}, before {was.get(key, _LEFT_OUT)}" for key in others]
     return found
 
 

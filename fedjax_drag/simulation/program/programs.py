@@ -65,13 +65,21 @@ A row of the history has their sum over the rounds since the row before, of ``tr
 that were not silent, and all other metrics from the evaluated round.
 """
 
+_OF_SOME: Mapping[str, Callable[[Run], bool]] = {
+    "drawn": lambda run: run.may_be_absent,
+    "silent_rounds": lambda run: run.may_be_silent,
+    "seconds": lambda run: run.clock is not None,
+    "num_too_stale": lambda run: run.clock is not None,
+}
+"""Those of them that not all runs have, and which do."""
+
 _OUTPUT, _VALIDATION, _OUTPUT_VALIDATION = "output_", "validation_", "output_validation_"
 """What the names in the history begin with of what is evaluated of the algorithm's output, where that is another model
 than the parameters; of the parameters on the validation examples; and of the output there."""
 
 _TAKEN = {
     *("round", "epsilon", "client_seconds", "output_attack_success_rate", "validation_attack_success_rate"),
-    *("drawn", "silent_rounds", "seconds", "num_too_stale"),
+    *_OF_SOME,
 }
 """Columns of the history that a metric of a rule would replace, or stand for where a run has none of its own; those of
 :func:`_measured` are others."""
@@ -345,9 +353,7 @@ def _check_metrics(run: Run, of_method: State) -> None:
 
 def no_totals(run: Run) -> Totals:
     """The totals of no rounds, of that alone which such a run may have."""
-    of_time = dict.fromkeys(("seconds", "num_too_stale"), run.clock is not None)
-    may_have = {"drawn": run.may_be_absent, "silent_rounds": run.may_be_silent} | of_time
-    sums = {name: np.zeros((), kind) for name, kind in SUMMED.items() if may_have.get(name, True)}
+    sums = {name: np.zeros((), kind) for name, kind in SUMMED.items() if name not in _OF_SOME or _OF_SOME[name](run)}
     return Totals(sums, np.zeros((), np.int32))
 
 
