@@ -21,9 +21,9 @@ class per_fedavg(PersonalMethod):
         server:  theta += mean g_m                     g_m = w - theta
         own:     theta - alpha grad f_m(theta), on a mini-batch of the client's training examples
 
-    D and D' are the halves of a mini-batch, the examples at even and at odd places. The first-order variant leaves the
-    Hessian out; the Hessian-free one takes differences of gradients,
-    ``hess f v = (grad f(w + delta v) - grad f(w - delta v)) / (2 delta)``.
+    D and D' are the halves of a mini-batch, the examples at even and at odd places; where a client has one example left
+    for a mini-batch, both are that one. The first-order variant leaves the Hessian out; the Hessian-free one takes
+    differences of gradients, ``hess f v = (grad f(w + delta v) - grad f(w - delta v)) / (2 delta)``.
 
     Assumes that the local steps follow this direction; ``eta`` is the run's step size, the paper's beta.
 
@@ -39,7 +39,7 @@ class per_fedavg(PersonalMethod):
       Hessian. Clients keep nothing.
 
     Raises:
-      ValueError: if an argument is out of range, or a mini-batch has a single example.
+      ValueError: if an argument is out of range, or ``batch_size`` is 1.
 
     References:
       Fallah et al., Personalized federated learning with theoretical guarantees: A model-agnostic meta-learning
@@ -67,6 +67,8 @@ class per_fedavg(PersonalMethod):
         if size < 2:
             raise ValueError(f"batch_size={size}: must be at least 2 with per_fedavg, which halves mini-batches")
         first, second = (jax.tree.map(lambda x, start=start: x[start::2], batch) for start in (0, 1))
+        if second.real is not None:  # the padding repeats the first example
+            second = second._replace(real=second.real | ~second.real.any())
 
         def ahead(size: Any, v: Params) -> Params:
             return jax.tree.map(lambda w, v: (w + size * v).astype(w.dtype), w, v)

@@ -94,6 +94,15 @@ def test_per_fedavg_without_adaptation_is_fedavg_on_half_of_each_batch(settings,
         )
 
 
+@pytest.mark.parametrize("work", [{"local_steps": 5}, {"local_epochs": 2, "local_steps": None}], ids=["full", "epochs"])
+def test_per_fedavg_takes_a_single_example_for_both_halves(settings, fedavg, digits, work):
+    """Of clients that have one, beside which the padding of a batch has others."""
+    single = dataclasses.replace(digits, rows=digits.rows[:, :3], counts=np.ones_like(digits.counts))
+    single = settings(data=single, **{"batch_size": "full", **work})
+    plain, halves = fd.simulate(fedavg, **single), fd.simulate(per_fedavg(alpha=0.0), **single)
+    chex.assert_trees_all_close(halves.params, plain.params, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.thorough
 def test_pfedme_tends_to_fedavg(run, fedavg):
     """For a strong pull, with inner steps that are as small."""
