@@ -15,8 +15,10 @@ from fedjax_drag.testing._promises import (
     assert_close,
     assert_finite,
     assert_like,
+    assert_losses,
     assert_pure,
     check,
+    examined,
     parameters,
     stacked,
 )
@@ -65,6 +67,21 @@ class _AttackBench:
         """The messages of a cohort with these malicious clients."""
         return self.forge(jax.random.key(0), self.uplink, malicious)
 
+    def loss(self, losses: Any) -> Any:
+        """What a malicious client minimises."""
+        seen = examined(self.params, self.batch, self.num_classes)
+        return self.attack.loss(losses, seen, self.batch, **self.known_in_steps)
+
+    def gradient(self, gradient: Params) -> Params:
+        """What a malicious client follows."""
+        return self.attack.gradient(gradient, self.params, self.params, **self.known_in_steps)
+
+    @property
+    def known_in_steps(self) -> dict[str, Any]:
+        """What it needs in a local step."""
+        known = self.memory | {"last_update": self.params, "local_step": jnp.int32(1)}
+        return {name: value for name, value in known.items() if name in self.attack.needs}
+
     @property
     def memory(self) -> dict[str, Any]:
         """The keyword ``memory``, if it is needed."""
@@ -86,7 +103,7 @@ def check_attack(
 
     The attack is called with made-up messages and a random mini-batch. Its strength is not checked, but that it changes
     nothing of benign clients, keeps shapes, is pure, works under ``jit``, ``scan`` and ``vmap``, and in a cohort of
-    which nobody or everybody is malicious.
+    which nobody or everybody is malicious, and that a loss of its own is a finite number for each example.
 
     Args:
       attack: the attack to check.
@@ -111,6 +128,7 @@ def check_attack(
         *((_remembers,) if "memory" in attack.needs else ()),
         *((_leaves_benign_neighbours_alone,) if attack.forges_for_each else ()),
         *((_poisons_many,) if attack.poisons else ()),
+        *((_has_losses_of_examples,) if attack.has_loss else ()),
         *((_keeps_gradients,) if attack.has_gradient else ()),
         *((_has_a_goal_in_range,) if attack.is_targeted else ()),
         _repeats,
@@ -122,7 +140,8 @@ def check_attack(
 def _keeps_shapes(bench: _AttackBench) -> None:
     """Messages and mini-batches keep structure, shapes and dtypes; what it needs is known."""
     attack, key = bench.attack, jax.random.key(0)
-    assert attack.forges or attack.forges_for_each or attack.poisons, "it has neither forge nor poison"
+    trains_otherwise = attack.poisons or attack.has_loss or attack.has_gradient
+    assert trains_otherwise or attack.forges or attack.forges_for_each, "it has neither forge nor poison"
     assert attack.needs <= set(KNOWLEDGE), f"needs={sorted(attack.needs)}: must be among {', '.join(KNOWLEDGE)}"
     if attack.forges:
         assert_like("forge returns", jax.eval_shape(bench.forge, key, bench.uplink, bench.some()), bench.like)
@@ -186,6 +205,10 @@ def _repeats(bench: _AttackBench) -> None:
         assert_pure(functools.partial(forged, bench.attack), jax.random.key(5), bench.uplink, bench.some())
     if bench.attack.poisons:
         assert_pure(bench.poison, jax.random.key(5), bench.batch)
+    if bench.attack.has_loss:
+        assert_pure(bench.loss, np.ones(len(bench.batch.y), np.float32))
+    if bench.attack.has_gradient:
+        assert_pure(bench.gradient, bench.params)
 
 
 def _poisons_many(bench: _AttackBench) -> None:
@@ -196,12 +219,14 @@ def _poisons_many(bench: _AttackBench) -> None:
     _assert_labels("poison", both.y, bench)
 
 
+def _has_losses_of_examples(bench: _AttackBench) -> None:
+    """Loss gives a finite number for each example."""
+    assert_losses(bench.loss(jnp.ones(len(bench.batch.y))), bench.batch)
+
+
 def _keeps_gradients(bench: _AttackBench) -> None:
     """A gradient keeps structure, shapes and dtypes."""
-    known = bench.memory | {"last_update": bench.params, "local_step": jnp.int32(1)}
-    known = {name: value for name, value in known.items() if name in bench.attack.needs}
-    follow = lambda params: bench.attack.gradient(params, params, params, **known)
-    assert_like("gradient returns", jax.eval_shape(follow, bench.params), bench.params)
+    assert_like("gradient returns", jax.eval_shape(bench.gradient, bench.params), bench.params)
 
 
 def _has_a_goal_in_range(bench: _AttackBench) -> None:

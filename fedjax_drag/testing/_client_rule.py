@@ -9,13 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import kinds
-from fedjax_drag.testing._local import STEPS, batches, cohort_pass, local_pass, step
+from fedjax_drag.testing._local import STEPS, batches, beginning, cohort_pass, local_pass, step
 from fedjax_drag.testing._promises import (
     assert_close,
     assert_finite,
     assert_like,
+    assert_losses,
     assert_pure,
     check,
+    examined,
     parameters,
     stacked,
 )
@@ -49,8 +51,9 @@ def check_client_rule(rule: ClientRule, *, params: Params = None, shared: Any = 
 
     Clients with quadratic losses take a few local steps. The rule's formula is not checked, but that ``direction``
     returns a pair ``(direction, carry)`` in the structures, shapes and dtypes of the parameters and of the carry that
-    ``begin`` made, that it is pure, works under ``jit``, ``scan`` and ``vmap``, and sends finite messages; of one that
-    keeps its carry from round to round, that the carry begins with the parameters alone and stays finite.
+    ``begin`` made, that it is pure, works under ``jit``, ``scan`` and ``vmap``, and sends finite messages; that a loss
+    of its own is a finite number for each example; of one that keeps its carry from round to round, that the carry
+    begins with the parameters alone and stays finite.
 
     Args:
       rule: the rule to check.
@@ -106,6 +109,14 @@ def _ignores_padding(bench: _ClientRuleBench) -> None:
     assert_close(padded, short)
 
 
+def _has_losses_of_examples(bench: _ClientRuleBench) -> None:
+    """Loss gives a finite number for each example."""
+    rule, batch = bench.rule, jax.tree.map(lambda x: x[0], bench.data(0))
+    model = rule.trained(beginning(rule, bench.downlink.start))
+    carry = rule.begin(bench.downlink)
+    assert_losses(rule.loss(examined(model, batch, num_classes=3), carry, bench.downlink, batch), batch)
+
+
 def _goes_on(bench: _ClientRuleBench) -> None:
     """A kept carry begins with the initial parameters alone and stays finite from pass to pass."""
     if not bench.rule.keeps_carry:
@@ -126,4 +137,13 @@ def _goes_on(bench: _ClientRuleBench) -> None:
     assert_finite(after(after(first)), "carry")
 
 
-_PROMISES = (_keeps_shapes, _scans, _repeats, _is_finite, _runs_for_many_clients, _ignores_padding, _goes_on)
+_PROMISES = (
+    _keeps_shapes,
+    _scans,
+    _repeats,
+    _is_finite,
+    _runs_for_many_clients,
+    _ignores_padding,
+    _has_losses_of_examples,
+    _goes_on,
+)

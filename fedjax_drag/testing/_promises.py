@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import tree
-from fedjax_drag.types import DISSIMILARITIES, EXTRAS, PER_CLIENT_EXTRAS, Batch, Params, Prediction
+from fedjax_drag.losses import cross_entropy
+from fedjax_drag.types import DISSIMILARITIES, EXTRAS, PER_CLIENT_EXTRAS, Batch, Examined, Params, Prediction
 from fedjax_drag.types._part import Function
 
 _RTOL, _ATOL = 1e-4, 1e-5
@@ -101,6 +102,22 @@ def made_up_model(params: Params, x: jax.Array) -> Prediction:
     row = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(params)])
     hidden = jnp.tanh((0.5 + jnp.abs(x).sum(1, keepdims=True)) * row)
     return Prediction(hidden[:, ::2], hidden)
+
+
+def examined(params: Params, batch: Batch, num_classes: int) -> Examined:
+    """What a loss of a mini-batch is made of, by :func:`made_up_model` with logits of so many classes."""
+
+    def predict(params: Params) -> Prediction:
+        hidden = made_up_model(params, batch.x.reshape(len(batch.y), -1)).representation
+        return Prediction(hidden[:, jnp.arange(num_classes) % hidden.shape[1]], hidden)
+
+    return Examined(*predict(params), cross_entropy(), predict, jnp.bincount(batch.y, length=num_classes))
+
+
+def assert_losses(losses: Any, batch: Batch) -> None:
+    """What a loss returns is a finite number for each example of a mini-batch."""
+    assert_like("loss returns", losses, jax.ShapeDtypeStruct((len(batch.y),), jnp.float32))
+    assert_finite(losses, "loss")
 
 
 def assert_needs(needs: Collection[str]) -> None:

@@ -75,7 +75,7 @@ def run(method: Algorithm, losses: Quadratics, seeds: int = SEEDS, rounds: int =
     return Paths(np.stack(thetas, 1), np.stack(steps) if steps else None)
 
 
-def limit(losses: Quadratics, steps: np.ndarray, normalised: bool, step_size: float = STEP_SIZE) -> np.ndarray:
+def limit(losses: Quadratics, steps: np.ndarray, normalised: bool) -> np.ndarray:
     """The point where a method stops, ``[d]``.
 
     A client that takes ``tau`` full-batch steps from theta sends ``s (e - theta)``, with its minimum e and
@@ -86,9 +86,8 @@ def limit(losses: Quadratics, steps: np.ndarray, normalised: bool, step_size: fl
       losses: with one minimum a client.
       steps: tau of every client ``[M]``.
       normalised: FedNova's limit in place of FedAvg's.
-      step_size: eta.
     """
-    weight = 1 - (1 - step_size * losses.curvature) ** steps[:, None]
+    weight = 1 - (1 - STEP_SIZE * losses.curvature) ** steps[:, None]
     if normalised:
         weight = weight / steps[:, None]
     return (weight * losses.examples.mean(1)).sum(0) / weight.sum(0)

@@ -1,5 +1,7 @@
 """The check that users run on attacks of their own: it accepts those of the package and names what another breaks."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +30,39 @@ def forging(function, **fields):
 
 def test_an_attack_of_ones_own_passes():
     check_attack(forging(lambda x, mask: jnp.where(mask, -2 * x, x)))
+
+
+class Misled(Attack):
+    """An attack on the steps alone: on the loss or on the gradient."""
+
+    change: Any = jnp.negative
+
+    def loss(self, losses, examined, batch, **_):
+        return self.change(losses)
+
+
+class Ascent(Attack):
+    def gradient(self, gradient, w, start, **_):
+        return jax.tree.map(jnp.negative, gradient)
+
+
+def test_an_attack_on_losses_or_gradients_alone_passes():
+    check_attack(Misled())
+    check_attack(Ascent())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (jnp.mean, r"finite number for each example: loss returns \(\) float32: must be \(6,\) float32"),
+        (lambda losses: jnp.log(-losses), "finite number for each example: loss is not finite"),
+        (lambda losses: losses * np.random.default_rng().uniform(), "random ones must come from key"),
+    ],
+    ids=["shape", "not finite", "impure"],
+)
+def test_what_a_loss_breaks_is_named(change, message):
+    with pytest.raises(AssertionError, match=message):
+        check_attack(Misled(change))
 
 
 @pytest.mark.sample(4)

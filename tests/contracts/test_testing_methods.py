@@ -9,6 +9,7 @@ from cases import ALGORITHMS, CLIENTS, NUM_CLIENTS, parametrize
 from fedjax_drag import tree
 from fedjax_drag.aggregators import fedavg, krum
 from fedjax_drag.algorithms import from_aggregator
+from fedjax_drag.clients import sgd
 from fedjax_drag.testing import check_algorithm, check_client_rule
 from fedjax_drag.types import ClientRule, Uplink
 
@@ -62,6 +63,16 @@ def test_a_rule_that_counts_padding_is_found_out():
 
     with pytest.raises(AssertionError, match="padding do not count"):
         check_client_rule(ClientRule(direction=direction))
+
+
+@pytest.mark.parametrize("change", [jnp.mean, lambda losses: jnp.log(-losses)], ids=["shape", "not finite"])
+def test_a_loss_that_is_no_finite_number_for_each_example_is_found_out(change):
+    class changed(sgd):
+        def loss(self, examined, carry, downlink, batch):
+            return change(super().loss(examined, carry, downlink, batch))
+
+    with pytest.raises(AssertionError, match=r"^1 of 8 promises[\s\S]*finite number for each example: loss"):
+        check_client_rule(changed())
 
 
 def method(**changes):

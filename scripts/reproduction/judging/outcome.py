@@ -91,7 +91,7 @@ class Outcome:
             raise MissingError("the clients were not timed")
         return [own / base for own, base in zip(self.times[method], self.times[other], strict=True)]
 
-    def curves(self, name: str = ACCURACY) -> tuple[np.ndarray, np.ndarray]:
+    def curves(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Rounds of the evaluations, and a metric of each cell ``[N, E]``; the cells should differ in the seed only.
 
         A run that diverged and ended before the others keeps its last value.
