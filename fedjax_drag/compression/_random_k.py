@@ -29,7 +29,8 @@ class random_k(FedBackCompressor):
       error_feedback: whether what was left out is added to the next message, instead of the factor ``d/k``.
 
     Returns:
-      A :class:`Compressor`. Its message has ``k`` values and a seed of 8 bytes; it is sent whole if that is no longer.
+      A :class:`Compressor`. Its message has ``k`` values and a seed of 8 bytes; where all values, zeros included, are
+      no longer than that, they are counted instead.
 
     Raises:
       ValueError: if ``fraction`` is out of range.

@@ -26,7 +26,7 @@ def num_kept(fraction: Any, size: int) -> Any:
 
 
 def sparse_bytes(message: Message, fraction: Any, around: int, per_entry: int) -> int:
-    """Bytes of a message of which ``k`` values are sent, or of the whole if that is no longer.
+    """Bytes of a message of which ``k`` values are sent, or of all values, zeros included, if those are no longer.
 
     Args:
       message: arrays or shapes.

@@ -28,8 +28,8 @@ class top_k(FedBackCompressor):
         that are never among the largest never move.
 
     Returns:
-      A :class:`Compressor`. Its message has ``k`` values and ``k`` places of 4 bytes; it is sent whole if that is no
-      longer. Of coordinates of equal magnitude the first are sent.
+      A :class:`Compressor`. Its message has ``k`` values and ``k`` places of 4 bytes; where all values, zeros included,
+      are no longer than that, they are counted instead. Of coordinates of equal magnitude the first are sent.
 
     Raises:
       ValueError: if ``fraction`` is out of range.

@@ -1,10 +1,12 @@
 """The notebooks run from top to bottom, and keep outputs that are small and say nothing of a machine."""
 
+import operator
 import re
 
 import nbformat
 import pytest
 
+import fedjax_drag as fd
 from run_notebooks import NOTEBOOKS, executed
 
 PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
@@ -53,6 +55,14 @@ def test_all_notebooks_begin_alike():
     (install,) = {code_of(path)[0].source for path in PATHS}
     assert len(re.findall(r"^SOURCE = ", install, re.MULTILINE)) == 1
     assert 'find_spec("fedjax_drag") is None' in install
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_names_in_the_text_are_there(path):
+    roots = {"fd": fd, "entered": fd.arena.Standing}
+    text = "".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    for root, names in re.findall(r"`(fd|entered)((?:\.\w+)+)", text):
+        assert operator.attrgetter(names[1:])(roots[root])
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
