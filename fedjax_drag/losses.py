@@ -49,7 +49,8 @@ class cross_entropy(Loss):
     ) -> Float[Array, " batch"]:
         """``(logits [B, ..., C], labels [B, ...]) -> [B]``, such as of one label an example or one a pixel.
 
-        Of several labels it is the mean over those that are not negative, 0 where there is none.
+        Of several labels it is the mean over those that are not negative, 0 where there is none. Any other label must
+        be in ``[0, C)``, which data sets with ``num_classes`` see to: one that is not counts as the likeliest class.
         """
         losses = self.of_labels(logits, labels)
         return losses if losses.ndim == 1 else _mean_of_counted(losses, labels >= 0)

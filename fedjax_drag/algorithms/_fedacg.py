@@ -62,8 +62,9 @@ class fedacg(SummedMethod):
     References:
       Kim, Kim and Han, Communication-efficient federated learning with accelerated client gradient, 2024; as
       given by Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Section
-      VI. **[reading]** The latter prints a norm, a number, in the client's step in place of the vector ``w - phi``; it
-      defines ``m`` and says of the server's step only that it is that of all methods (``moves_server=False``).
+      VI. **[reading]** The latter prints a norm, a number, in the client's step in place of the vector ``w - phi``, and
+      ``theta^{t-1}`` beside ``m^{t-1}`` in ``phi``, taken for the newest model, as in the method's paper; it defines
+      ``m`` and says of the server's step only that it is that of all methods (``moves_server=False``).
       **[reading]** Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction,
       Algorithm 1, start clients at ``theta`` and weigh them by their numbers of examples (``start="global"``,
       ``aggregator=fedavg("examples")``); their ``m_t``, which they do not define, is taken for ``lam m``. In the loss
@@ -106,10 +107,7 @@ class fedacg(SummedMethod):
     def close(self, params: Params, state: FedACGState, outcome: Outcome, **_: Any) -> tuple[Params, FedACGState]:
         # The rule has moved theta + lam m by the mean: what it moved theta by is the new momentum.
         m = tree.subtract(outcome.moved, params)
-        now = (
-            (outcome.moved if self.moves_server else tree.move(outcome.moved, tree.scale(-self.lam, state.momentum))),
-            m,
-        )
-        theta, m = tree.where(outcome.counted.any(), now, (params, state.momentum))
+        moved = outcome.moved if self.moves_server else tree.move(outcome.moved, tree.scale(-self.lam, state.momentum))
+        theta, m = tree.where(outcome.counted.any(), (moved, m), (params, state.momentum))
         inner, metrics = apart(outcome.inner, momentum_norm=tree.norm(m))
         return theta, FedACGState(inner, m, metrics)

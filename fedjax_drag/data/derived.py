@@ -68,6 +68,7 @@ def pairs(fed: FederatedDataset, seed: int = 0) -> FederatedDataset:
         input_shape=(height, 2 * width, channels),
         users=None,
         user_names=(),
+        test_users=None,
     )
 
 

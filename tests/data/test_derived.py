@@ -44,6 +44,7 @@ def test_test_examples_of_clients_are_derived_too():
     )
     fed = pairs(own)
     assert fed.client_test.examples.x.shape[1:] == fed.input_shape
+    assert (fed.users, fed.test_users) == (None, None)
     following = TEXTS[:, -1] + 1
     users = np.arange(10) // 5
     texts = partition.natural(from_arrays(TEXTS, following, TEXTS, following, 8, users=users, test_users=users))
