@@ -300,6 +300,9 @@ def test_a_method_that_diverged_counts_as_accuracy_0_from_there_on():
     )
     assert ahead.ours.endswith("; FedAvg diverged on 2 of 3 seeds")
     assert ahead.verdict == UNDECIDED
+    more = [cell("FedAvg", 0.9, "diverged", seed=3), cell("FedAvg", 0.9, seed=4)]
+    compared = answer(questions.ahead(m("DRAG"), m("FedAvg")), *seeds("DRAG", 0.9, 0.9, 0.9), *fallen, *more)
+    assert compared.ours.endswith("; FedAvg diverged on 3 of 3 seeds"), "of those compared"
 
 
 def test_a_claim_that_speaks_well_of_a_method_that_diverged_on_every_seed_does_not_hold():

@@ -202,8 +202,13 @@ def bounded(part: Bounded, accuracy: float, own: Outcome, other: Outcome) -> Bou
     return part._replace(low=0.0 if never[1] else part.low, high=math.inf if never[0] else part.high)
 
 
-def spoken_well_of(*subjects: Where) -> Callable[[Question], Question]:
-    """Makes a claim not hold if one of these parts diverged on every seed; the answer names all divergences."""
+def spoken_well_of(*subjects: Where, others: Sequence[Where] = ()) -> Callable[[Question], Question]:
+    """Makes a claim not hold if one of the subjects diverged on every seed; the answer names all divergences.
+
+    Args:
+      subjects: what the claim speaks well of.
+      others: what it compares them with.
+    """
 
     def decorated(question: Question) -> Question:
         @functools.wraps(question)
@@ -215,7 +220,7 @@ def spoken_well_of(*subjects: Where) -> Callable[[Question], Question]:
                         (Votes(0, len(diverged), of_all=True),), divergences(outcome, subject).removeprefix("; ")
                     )
             answer = question(outcome)
-            return answer._replace(ours=answer.ours + divergences(outcome, *subjects))
+            return answer._replace(ours=answer.ours + divergences(outcome, *others, *subjects))
 
         return checked
 
@@ -223,13 +228,12 @@ def spoken_well_of(*subjects: Where) -> Callable[[Question], Question]:
 
 
 def divergences(outcome: Outcome, *parts: Where) -> str:
-    """The parts that diverged on some seed, as text that begins with a semicolon; empty if none did."""
+    """The parts that diverged on some seed that all parts have, as text that begins with a semicolon; else empty."""
     texts = []
-    for part in parts:
-        diverged = list(outcome.at(part).by_seed(_diverged).values())
-        if any(diverged):
+    for part, diverged in zip(parts, measured([outcome.at(part) for part in parts], _diverged), strict=True):
+        if diverged.any():
             name = ", ".join(written(axis, label) for axis, label in part.items())
-            texts.append(f"; {name} diverged on {sum(diverged)} of {len(diverged)} seeds")
+            texts.append(f"; {name} diverged on {diverged.sum()} of {len(diverged)} seeds")
     return "".join(texts)
 
 

@@ -74,7 +74,7 @@ def faster(subject: Where, other: Where, accuracy: float, at_most: float = 1.0) 
     ``at_most`` is the ratio that the paper has of one run: whether such a ratio, or a smaller one, can be one of ours.
     """
 
-    @spoken_well_of(subject)
+    @spoken_well_of(subject, others=[other])
     def question(outcome: Outcome) -> Answer:
         pair = outcome.at(subject), outcome.at(other)
         target = reachable(accuracy, pair)
@@ -82,7 +82,7 @@ def faster(subject: Where, other: Where, accuracy: float, at_most: float = 1.0) 
         parts = _ratio(np.log(own / theirs), at_most, target, pair)
         texts = [_rounds(side, target, part) for side, part in zip((own, theirs), pair, strict=True)]
         rounds = f"{texts[0]} against {texts[1]} rounds to {aim(target, accuracy)}"
-        return Answer(parts, f"{parts[0].mean:.2f} ({rounds}){divergences(outcome, other)}")
+        return Answer(parts, f"{parts[0].mean:.2f} ({rounds})")
 
     return question
 
@@ -150,14 +150,13 @@ def ahead(
     ``lead`` is what the paper has of one run: whether such a lead, or a larger one, can be one of ours.
     """
 
-    @spoken_well_of(subject)
+    @spoken_well_of(subject, others=[other])
     def question(outcome: Outcome) -> Answer:
         own, theirs = measured([outcome.at(subject), outcome.at(other)], level)
         parts: list[Part] = [across(own - theirs, "points", at_least=100 * by, at_most=100 * at_most)]
         if lead is not None:
             parts.append(predicted(own - theirs, "points", 100 * lead, at_least=True))
-        ours = f"{percent(own.mean())} against {percent(theirs.mean())}"
-        return Answer(tuple(parts), ours + divergences(outcome, other))
+        return Answer(tuple(parts), f"{percent(own.mean())} against {percent(theirs.mean())}")
 
     return question
 
@@ -174,13 +173,12 @@ def wider(more: tuple[Where, Where], less: tuple[Where, Where]) -> Question:
     The subjects may differ in what a paper sets by the panel.
     """
 
-    @spoken_well_of(more[0], less[0])
+    @spoken_well_of(more[0], less[0], others=[more[1], less[1]])
     def question(outcome: Outcome) -> Answer:
         own, theirs, own_less, theirs_less = measured([outcome.at(part) for part in (*more, *less)], level)
         leads = own - theirs, own_less - theirs_less
         gap = across(leads[0] - leads[1], "points", at_least=0.0, strict=True)
-        ours = f"{100 * leads[0].mean():+.1f} against {100 * leads[1].mean():+.1f} points"
-        return Answer((gap,), ours + divergences(outcome, more[1], less[1]))
+        return Answer((gap,), f"{100 * leads[0].mean():+.1f} against {100 * leads[1].mean():+.1f} points")
 
     return question
 
@@ -323,14 +321,14 @@ def _above_all(
 
 
 def _along(axis: str, labels: Sequence[Any], where: Where, quantity: Callable[[Cell], float]) -> Question:
-    @spoken_well_of(*({**where, axis: label} for label in labels[1:]))
+    @spoken_well_of(*({**where, axis: label} for label in labels[1:]), others=[{**where, axis: labels[0]}])
     def question(outcome: Outcome) -> Answer:
         values = measured([outcome.at({**where, axis: label}) for label in labels], quantity)
         gains = [b - a for a, b in itertools.pairwise(values)]
         steps = [across(gain, "points", at_least=0.0, strict=True) for gain in gains]
         shares = zip(labels, values, strict=True)
         ours = ", ".join(f"{written(axis, label)} {percent(own.mean())}" for label, own in shares)
-        return Answer(tuple(steps), ours + divergences(outcome, {**where, axis: labels[0]}))
+        return Answer(tuple(steps), ours)
 
     return question
 
