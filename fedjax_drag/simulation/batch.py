@@ -37,7 +37,7 @@ from fedjax_drag.simulation.engine import LoweredRun, first_of
 from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.model.initial_params import Start
 from fedjax_drag.simulation.planning.outline import Outline, measure_seconds
-from fedjax_drag.simulation.planning.setup import Spent, spent_by
+from fedjax_drag.simulation.planning.spending import Spent, spent_by
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.programs import TIMED_STEPS

@@ -17,7 +17,7 @@ from fedjax_drag import stopping
 from fedjax_drag.ops.paths import joined, path_of
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 from fedjax_drag.simulation.planning.outline import ClientCost
-from fedjax_drag.simulation.planning.setup import Spent
+from fedjax_drag.simulation.planning.spending import Spent
 from fedjax_drag.simulation.program.evaluation import OF_CLIENTS, UNDEFINED, by_client_and_class
 from fedjax_drag.simulation.program.programs import Totals
 from fedjax_drag.simulation.result import (

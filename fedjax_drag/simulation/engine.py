@@ -32,7 +32,8 @@ from fedjax_drag.simulation.model.model import joined
 from fedjax_drag.simulation.option_groups import EarlyStopping, check_adversary
 from fedjax_drag.simulation.options import check_options, documented, option, optional, options, takes
 from fedjax_drag.simulation.planning.outline import Outline, lowered, outline
-from fedjax_drag.simulation.planning.setup import federate, mesh_of, run_of, spent_by
+from fedjax_drag.simulation.planning.setup import federate, mesh_of, run_of
+from fedjax_drag.simulation.planning.spending import spent_by
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.progress import progress_shown

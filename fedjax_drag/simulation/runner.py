@@ -23,7 +23,7 @@ from fedjax_drag.simulation.driver import Schedule, Track, drive, said
 from fedjax_drag.simulation.model.initial_params import Start
 from fedjax_drag.simulation.planning.compatibility import check_jit
 from fedjax_drag.simulation.planning.outline import ClientCost, Lowered, Outline, lowered, measure_seconds
-from fedjax_drag.simulation.planning.setup import Spent
+from fedjax_drag.simulation.planning.spending import Spent
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import Federation

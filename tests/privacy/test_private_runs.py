@@ -16,7 +16,7 @@ from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.run import metrics_file
 from fedjax_drag.privacy import FixedSize, Local, Poisson, adaptive_dp, central_dp, epsilon, local_dp
-from fedjax_drag.simulation.planning.setup import spent_by
+from fedjax_drag.simulation.planning.spending import spent_by
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import sent
 from fedjax_drag.simulation.program.sampling import expected_clients
