@@ -229,6 +229,7 @@ def empty_metrics(*per_client: str, **scalars: Any) -> dict[str, Any]:
     return {name: jnp.zeros(0) for name in names} | {"num_rejected": jnp.zeros((), int)} | scalars
 
 
+@functools.lru_cache(maxsize=256, typed=True)  # rules of equal functions are equal
 def stateless(*per_client: str, **scalars: int | float) -> InitFn:
     """``init`` of a rule that carries nothing from round to round.
 

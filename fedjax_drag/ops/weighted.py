@@ -196,6 +196,10 @@ class WeightedAggregator(SummedAggregator):
         return tree.move(params, step.update), state._replace(metrics=step.metrics)
 
 
+def _as_it_is(step: Step, state: State, **_: Any) -> tuple[Step, State]:
+    return step, state
+
+
 class weighted_rule(WeightedAggregator):
     """:class:`WeightedAggregator` by functions.
 
@@ -225,7 +229,7 @@ class weighted_rule(WeightedAggregator):
         if self.init is None:
             object.__setattr__(self, "init", stateless())
         if self.after is None:
-            object.__setattr__(self, "after", lambda step, state, **_: (step, state))
+            object.__setattr__(self, "after", _as_it_is)
 
     def __repr__(self) -> str:
         return f"Aggregator({self.name})"

@@ -68,6 +68,15 @@ def inverse_norm_as_sums():
     return summed_rule(stateless(), Sums(accumulate, finish), metrics_after_sum={"cosine": cosine_to_sum})
 
 
+def test_rules_of_equal_functions_share_a_program():
+    def weigh(clients, state, **_):
+        return Weights(own=1.0)
+
+    for build in (lambda: weighted_rule(weigh), lambda: summed_rule(stateless(scale=1), Sums(weigh, weigh))):
+        assert jax.tree.structure(build()) == jax.tree.structure(build())
+    assert stateless(scale=1)(None).metrics["scale"].dtype != stateless(scale=1.0)(None).metrics["scale"].dtype
+
+
 @pytest.mark.parametrize(
     "build",  # pages of the documentation check the first two
     [
