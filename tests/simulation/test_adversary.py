@@ -119,6 +119,12 @@ def test_an_attack_of_ones_own_is_verified_once(settings, fedavg, monkeypatch):
     chex.assert_trees_all_equal(own, run(fedavg, settings).params)
 
 
+def test_an_attack_of_ones_own_is_verified_inside_others(settings, fedavg):
+    for around in (fd.attacks.during, fd.attacks.stealth):
+        with pytest.raises(ValueError, match="attack: forge changes delta"):
+            fd.simulation.prepare(fedavg, **settings(attack=around(Attack(forge=everybody_flips)), num_byzantine=3))
+
+
 @pytest.mark.parametrize(
     ("forge", "message"),
     [

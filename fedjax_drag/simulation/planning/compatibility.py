@@ -33,7 +33,7 @@ from fedjax_drag.simulation.model.model import IN_TRAINING, Model, ModelState, S
 from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.program.programs import first_downlink
 from fedjax_drag.simulation.run import Run
-from fedjax_drag.types import EXTRAS, Algorithm, Attack, Downlink, Metric, Params, Uplink
+from fedjax_drag.types import EXTRAS, Algorithm, Attack, Downlink, Metric, Params, Uplink, WrappedAttack
 
 
 def check_attack(attack: Attack | None, algorithm: Algorithm) -> None:
@@ -55,7 +55,7 @@ def check_attack(attack: Attack | None, algorithm: Algorithm) -> None:
 
 
 def check_benign(run: Run, message: Uplink) -> None:
-    """Refuses an attack from outside the package that changes what benign clients send.
+    """Refuses an attack from outside the package, also inside another, that changes what benign clients send.
 
     It runs on made-up messages in the shapes of the run, once for each attack and shapes; the run's own programs do not
     change.
@@ -67,7 +67,10 @@ def check_benign(run: Run, message: Uplink) -> None:
     attack = run.attack
     if attack is None or not attack.forges:
         return
-    if not (getattr(attack.forge, "__module__", None) or "").startswith("fedjax_drag."):
+    layers = [attack]
+    while isinstance(layers[-1], WrappedAttack):
+        layers.append(layers[-1].inner)
+    if not all((getattr(one.forge, "__module__", None) or "").startswith("fedjax_drag.") for one in layers):
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((run.cohort_size, *x.shape), x.dtype), message)
         check_forgery(attack, shapes)
 
