@@ -119,14 +119,15 @@ def check_secure_aggregation(
         raise ValueError(f"secure_aggregation=True: selection {selection.name} compares clients; must be {allowed}")
     if statistics == "median":
         raise ValueError("secure_aggregation=True: model_state='median' compares clients; must be 'average' or another")
-    reason = None
+    rule, reason = getattr(algorithm, "rule", algorithm), None
+    asks = rule if "start_loss" in rule.needs else algorithm  # a method around it may keep rows of clients of its own
     if algorithm.streamed is None:
         reason = "has no form of sums, and may compare single messages"
     elif requested(algorithm.needs):
         reason = "needs the dissimilarity of single messages"
     elif "malicious" in algorithm.needs:
         reason = "needs to know who is malicious"
-    elif "start_loss" in algorithm.needs and "client_ids" in algorithm.needs:
+    elif {"start_loss", "client_ids"} <= asks.needs:
         reason = "needs the loss of each client"
     if reason:
         allowed = "a method of sums over clients, such as fedavg, norm_clipping or br_drag"

@@ -128,6 +128,12 @@ class TestRuns:
             secure_aggregation=True,
         )
 
+    @pytest.mark.parametrize(("rule", "is_refused"), [(fd.aggregators.qffl(), False), (fd.aggregators.afl(), True)])
+    def test_a_rule_that_weighs_by_losses_goes_with_rows_of_a_method(self, rule, is_refused):
+        text = secure_aggregation.refusal(fd.algorithms.scaffold(12, aggregator=rule))
+        assert ("needs the loss of each client" in text) is is_refused
+        assert bool(text) is is_refused
+
     def test_what_only_a_simulation_knows(self, refused):
         refused("br_drag needs to know who is malicious", fd.aggregators.br_drag(oracle=True), secure_aggregation=True)
 
