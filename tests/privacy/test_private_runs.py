@@ -1,5 +1,6 @@
 """Differential privacy in runs: what the history reports, where the noise comes in, resume, sweeps and devices."""
 
+import dataclasses
 import sys
 
 import chex
@@ -170,6 +171,14 @@ def test_a_round_divides_by_the_expected_number():
         return flat(jax.tree.map(lambda a, b: a - b, result.params, start))
 
     np.testing.assert_allclose(step(private), step(plain) * answered / 3, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.thorough
+def test_a_rule_inside_a_method_divides_by_the_expected_number():
+    quiet = central_dp(fd.aggregators.fedavg(), clip=1e3, noise_multiplier=0.0)
+    asked = settings(quiet, cohort_size=6, availability=0.5, num_rounds=1, model=fd.models.mlp(10))
+    asked = dataclasses.replace(asked, algorithm=fd.algorithms.scaffold(aggregator=quiet))
+    np.testing.assert_allclose(fd.simulation.trace(asked).run().history["weight"].max(), 1 / 3, rtol=1e-6)
 
 
 def flat(tree, lead=0):

@@ -91,7 +91,8 @@ def one_round(
         extras["valid"] = who.valid
     elif "valid" in needs:
         extras["valid"] = jnp.ones(ids.shape, bool)
-    if "expected_clients" in needs or (run.algorithm.guarantee is not None and who.valid is not None):
+    is_noised = run.algorithm.guarantee or getattr(run.algorithm, "rule", run.algorithm).guarantee
+    if "expected_clients" in needs or (is_noised and who.valid is not None):
         extras["expected_clients"] = sampling.expected_clients(federation, run.cohort_size, state.round)
     if "malicious" in needs:
         extras["malicious"] = malicious
