@@ -147,8 +147,11 @@ class Simulation:
         check_jit()
         memory.make_room()
         begin = self.initial_state if initial is None else lambda: self._checked(initial)
-        compiled, state = self._compiled(begin)
-        self._check_memory(compiled)
+        if initial is not None and int(getattr(initial, "round", 0)) >= self.num_rounds:  # nothing is left to compute
+            state = begin()
+        else:
+            compiled, state = self._compiled(begin)
+            self._check_memory(compiled)
         seconds_per_step = self._seconds_per_step(state) if self.time_clients else None
         compile_seconds = time.perf_counter() - started
 

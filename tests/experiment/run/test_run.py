@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import shutil
 
 import chex
 import jax
@@ -72,6 +73,13 @@ def test_a_script_can_always_resume(tiny, finished, tmp_path):
         ended = run(tiny, out=tmp_path / name, resume=True, quiet=True)
         assert (tmp_path / name / "metrics.jsonl").read_bytes() == (finished[0] / "metrics.jsonl").read_bytes()
         assert ended.history["test_accuracy"].dtype == finished[1].history["test_accuracy"].dtype
+
+
+def test_a_finished_run_is_not_compiled_again(tiny, finished, tmp_path, monkeypatch):
+    shutil.copytree(finished[0], tmp_path / "again")
+    monkeypatch.setattr(runner.Simulation, "_compiled", None)
+    again = run(tiny, out=tmp_path / "again", resume=True, quiet=True)
+    chex.assert_trees_all_equal(again.params, finished[1].params)
 
 
 def test_a_run_goes_on_under_the_options_of_jax_that_it_began_with(tiny, finished):
