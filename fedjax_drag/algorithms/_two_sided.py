@@ -28,7 +28,7 @@ from fedjax_drag.types import (
     Sums,
     Uplink,
 )
-from fedjax_drag.types._part import undefined
+from fedjax_drag.types._part import forwards, undefined
 
 
 class TwoSided(Algorithm):
@@ -114,6 +114,7 @@ class TwoSided(Algorithm):
         return w_end.own
 
 
+@forwards("method", "receive", "begin", "direction", "report", "own", "trained", "keep")
 class ClientSide(ClientRule):
     """The client side of a method."""
 
@@ -122,27 +123,6 @@ class ClientSide(ClientRule):
     @property
     def name(self) -> str:
         return f"_{self.method.name}"
-
-    def receive(self, downlink: Downlink, loss: Callable[[Params], jax.Array]) -> Downlink:
-        return self.method.receive(downlink, loss)
-
-    def begin(self, downlink: Downlink) -> Any:
-        return self.method.begin(downlink)
-
-    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
-        return self.method.direction(grad_fn, w, carry, downlink, batch)
-
-    def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
-        return self.method.report(downlink, w_end, carry, total_step_size)
-
-    def own(self, params: Params, layers: Params) -> Any:
-        return self.method.own(params, layers)
-
-    def trained(self, w: Any) -> Params:
-        return self.method.trained(w)
-
-    def keep(self, downlink: Downlink, w_end: Any, carry: Any, total_step_size: jax.Array) -> Any:
-        return self.method.keep(downlink, w_end, carry, total_step_size)
 
 
 class Contribution(NamedTuple):

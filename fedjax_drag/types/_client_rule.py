@@ -11,7 +11,7 @@ from fedjax_drag.checks import ArgumentError
 from fedjax_drag.naming import name_of
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Batch, Downlink, Params, Uplink
-from fedjax_drag.types._part import Part, undefined
+from fedjax_drag.types._part import Part, forwards, undefined
 
 
 @runtime_checkable
@@ -322,62 +322,12 @@ class FunctionClientRule(ClientRule):
         return self.send is not None
 
 
+@forwards(
+    "client",
+    *("keeps_carry", "keyed", "guarantee", "has_loss", "sends", "receive", "origin", "begin", "loss", "direction"),
+    *("carried", "report", "own", "trained", "keep", "send"),
+)
 class WrappedClientRule(ClientRule):
     """Another client rule with something changed: a subclass overrides what differs."""
 
     client: ClientRule
-
-    @property
-    def keeps_carry(self) -> bool:
-        return self.client.keeps_carry
-
-    @property
-    def keyed(self) -> bool:
-        return self.client.keyed
-
-    @property
-    def guarantee(self) -> Guarantee | None:
-        return self.client.guarantee
-
-    def receive(self, downlink: Downlink, loss: Callable[[Params], jax.Array]) -> Downlink:
-        return self.client.receive(downlink, loss)
-
-    def origin(self, downlink: Downlink) -> Params:
-        return self.client.origin(downlink)
-
-    def begin(self, downlink: Downlink) -> Any:
-        return self.client.begin(downlink)
-
-    def loss(self, examined: Examined, carry: Any, downlink: Downlink, batch: Batch) -> jax.Array:
-        return self.client.loss(examined, carry, downlink, batch)
-
-    @property
-    def has_loss(self) -> bool:
-        return self.client.has_loss
-
-    def direction(
-        self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch, **key: jax.Array
-    ) -> tuple[Params, Any]:
-        return self.client.direction(grad_fn, w, carry, downlink, batch, **key)
-
-    def carried(self, w_end: Params, carry: Any) -> Any:
-        return self.client.carried(w_end, carry)
-
-    def own(self, params: Params, layers: Params) -> Any:
-        return self.client.own(params, layers)
-
-    def trained(self, w: Any) -> Params:
-        return self.client.trained(w)
-
-    def keep(self, downlink: Downlink, w_end: Any, carry: Any, total_step_size: jax.Array) -> Any:
-        return self.client.keep(downlink, w_end, carry, total_step_size)
-
-    def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
-        return self.client.report(downlink, w_end, carry, total_step_size)
-
-    def send(self, key: jax.Array, uplink: Uplink) -> Uplink:
-        return self.client.send(key, uplink)
-
-    @property
-    def sends(self) -> bool:
-        return self.client.sends

@@ -2,9 +2,10 @@
 
 import dataclasses
 import inspect
+import operator
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import jax
@@ -163,6 +164,25 @@ def comparable(value: Any) -> Any:
     except TypeError:
         return _Same(value)
     return value
+
+
+Around = typing.TypeVar("Around", bound=type)
+
+
+def forwards(to: str, *names: str) -> Callable[[Around], Around]:
+    """Gives a class of parts around another one what that has under these names, as properties.
+
+    Args:
+      to: the attribute that is the other part.
+      *names: attributes and methods.
+    """
+
+    def decorate(around: Around) -> Around:
+        for name in names:
+            setattr(around, name, property(operator.attrgetter(f"{to}.{name}")))
+        return around
+
+    return decorate
 
 
 def undefined(part: Any, method: str) -> ValueError:
