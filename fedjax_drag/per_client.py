@@ -83,6 +83,16 @@ def is_per_client(node: Any) -> bool:
     return isinstance(node, PerClient)
 
 
+def rows_or(node: Any, otherwise: Callable[[], Any]) -> Any:
+    """The rows of a :class:`PerClient`, and what ``otherwise`` gives of any other node."""
+    return node.rows if is_per_client(node) else otherwise()
+
+
+def kept_like(before: Any, row: Any) -> Any:
+    """``row`` as what a client keeps, if ``before`` was kept; else ``()``."""
+    return PerClient(row, gathered=True) if is_per_client(before) else ()
+
+
 def convert(function: Callable[..., Any], state: Any, *rest: Any) -> Any:
     """``state`` with ``function`` applied to every :class:`PerClient` in it; ``rest`` are states of the same form."""
 

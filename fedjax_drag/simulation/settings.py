@@ -300,9 +300,7 @@ class Settings(Arguments):
             raise ValueError("local_optimizer_state='keep': needs a local_optimizer, such as optax.trace(0.9)")
         if callable(self.step_size):
             check_schedule(self.step_size, self.num_rounds)
-        counts = self.split.training.counts
-        assert counts is not None
-        most = int(counts.max())
+        most = int(self.split.training.lists[1].max())
         if self.batch_size != FULL and int(self.batch_size) > most:
             has = "trains on" if self.evaluate_clients else "has"
             allowed = f"at most {most}, what the largest client {has}, or {FULL!r} for all data of each client"

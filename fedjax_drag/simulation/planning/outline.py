@@ -250,9 +250,8 @@ def with_message_bytes(run: Run, data: FederatedDataset) -> Run:
       run: what is computed.
       data: of which shapes count alone.
     """
-    assert data.rows is not None
     nobody: list[Any] = [np.zeros(data.num_clients, bool), np.zeros(0, np.int32), np.int32(0)]
-    arrays: list[Any] = [data.train, data.rows, data.counts, *nobody]
+    arrays: list[Any] = [data.train, *data.lists, *nobody]
     told = lambda *numbers: dataclasses.replace(run, message_bytes=np.array(numbers, np.float32))
     cost = outline(told(0, 0), Federation(*arrays), jax.random.key(0), DEVICE).cost
     return told(cost.bytes_down, cost.bytes_up)

@@ -107,15 +107,13 @@ def federate(settings: Settings) -> Federation:
         drawn_from = (settings.root_source, settings.seed)
         root = choose_root(data, malicious, settings.root_size, settings.root_bias, *drawn_from)
     drawn = None if of_federation else np.int32(number)
-    assert data.rows is not None
-    assert data.counts is not None
     absence = [settings.availability_trace, np.float32(settings.dropout_rate) if settings.dropout_rate else None]
     if held_out is not None:
         held_out = held_out.of(~malicious)
         if not held_out.counts.any():
             has = "two examples" if examples is data.train else "a test example"
             raise ValueError(f"evaluate_clients={settings.evaluate_clients}: no benign client has {has}")
-    on_host: list[Any] = [data.train, data.rows, data.counts, malicious, root, np.int32(len(root)), drawn]
+    on_host: list[Any] = [data.train, *data.lists, malicious, root, np.int32(len(root)), drawn]
     on_host += [held_out, *absence, None if examples is data.train else examples]
     return Federation(*on_host)
 
@@ -187,8 +185,7 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
     # Inputs of one type, whatever type of number each was given as.
     run = jax.tree.map(lambda x: float(x) if isinstance(x, int | float | np.number) else x, run)
     check_tokens(settings.model, settings.data)
-    rows = settings.split.training.rows
-    assert rows is not None
+    rows, _ = settings.split.training.lists
     one_target = jax.tree.map(lambda y: y[:1], settings.data.train.y)
     params, model_state = _checked(run, _example(settings), one_target, rows)
     if settings.secure_aggregation:
@@ -263,9 +260,7 @@ def steps_of_clients(settings: Settings, at_most: bool = False) -> np.ndarray:
       settings: of the run.
       at_most: the most that may be drawn, where numbers of steps are; default as they may be drawn.
     """
-    rows, counts = settings.split.training.rows, settings.split.training.counts
-    assert rows is not None
-    assert counts is not None
+    rows, counts = settings.split.training.lists
     fewest, most = span(settings.local_epochs if settings.local_steps is None else settings.local_steps)
     steps = np.full(len(counts), most)
     if fewest is not None and not at_most:
@@ -313,8 +308,7 @@ def is_worthwhile(asked: Settings, run: Run) -> bool:
     steps = asked.cohort_size * float(steps_of_clients(asked).mean())  # of a round
     if steps * asked.num_rounds < FEWEST_STEPS:
         return False
-    rows = asked.split.training.rows
-    assert rows is not None
+    rows, _ = asked.split.training.lists
     of_round = steps * (_TO_START + _operations(run, asked.data.train, rows) / _PER_SECOND)
     shortest = SHORTEST_ROUND["stream" if run.streams else "stack"]
     return of_round >= shortest and of_round * asked.num_rounds >= SHORTEST_RUN

@@ -75,17 +75,16 @@ def hold_out(data: FederatedDataset, share: bool | float) -> ClientSplit:
     if data.client_test is not None and is_default:
         examples, indices, counts = data.client_test
         return ClientSplit(data, _on_host(indices, counts), examples)
-    assert data.rows is not None
-    assert data.counts is not None
-    place = np.arange(data.rows.shape[1])
-    examples = data.rows[place < data.counts[:, None]]
+    rows, counts = data.lists
+    place = np.arange(rows.shape[1])
+    examples = rows[place < counts[:, None]]
     if len(np.unique(examples)) < len(examples):
         raise ValueError(f"evaluate_clients={share}: an example is in the rows of clients twice; must be there once")
     fraction = DEFAULT_FRACTION if is_default else share
-    number = np.minimum(np.maximum(np.rint(fraction * data.counts), 1), data.counts - 1).astype(np.int32)
-    left = data.counts - number
-    held = data.rows[(place >= left[:, None]) & (place < data.counts[:, None])]
-    rows = np.where(place < left[:, None], data.rows, 0)[:, : left.max()]
+    number = np.minimum(np.maximum(np.rint(fraction * counts), 1), counts - 1).astype(np.int32)
+    left = counts - number
+    held = rows[(place >= left[:, None]) & (place < counts[:, None])]
+    rows = np.where(place < left[:, None], rows, 0)[:, : left.max()]
     return ClientSplit(dataclasses.replace(data, rows=rows, counts=left), _on_host(held, number), data.train)
 
 
@@ -264,10 +263,9 @@ class _Pools(NamedTuple):
 def _pools(data: FederatedDataset, malicious: np.ndarray, source: str, seed: int) -> _Pools:
     """One list for each client, empty for malicious ones, or one list of all examples."""
     checks.one_of("root_source", source, ROOT_SOURCES)
-    assert data.rows is not None
-    assert data.counts is not None
-    sizes = np.where(malicious, 0, data.counts) if source == "benign" else data.counts
-    examples = data.rows[np.arange(data.rows.shape[1]) < sizes[:, None]]
+    rows, counts = data.lists
+    sizes = np.where(malicious, 0, counts) if source == "benign" else counts
+    examples = rows[np.arange(rows.shape[1]) < sizes[:, None]]
     if source == "benign":
         return _Pools(examples, sizes)
     examples = np.random.default_rng([seed, 2]).permutation(np.unique(examples))

@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.data.batching import draw_epochs, draw_positions, whole_batches
-from fedjax_drag.per_client import PerClient
 from fedjax_drag.simulation.devices.model_sharding import divided_like_params
 from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
 from fedjax_drag.simulation.program import sampling
@@ -169,7 +168,7 @@ def local_pass(
     kept = _kept_after(given.kept, end._replace(carry=client.carried(end.params, end.carry)))
     if per_client.is_per_client(kept.own):
         own = client.keep(downlink, end.params, end.carry, total_step_size)
-        kept = kept._replace(own=PerClient(own, gathered=True))
+        kept = kept._replace(own=per_client.kept_like(kept.own, own))
     before = client.origin(downlink)
     if at_once:
         # Behind a barrier, what all clients share is not the copy for each of them that a loop begins with.
@@ -227,25 +226,15 @@ def _start(
 ) -> Position:
     """Where a local pass starts."""
     kept, w = given.kept, client_params(downlink.start, given.own)
-    if per_client.is_per_client(kept.carry):
-        carry = kept.carry.rows
-    else:
-        carry = client.begin(downlink)
-    if per_client.is_per_client(kept.optimizer):
-        optimizer_state = kept.optimizer.rows
-    else:
-        optimizer_state = () if optimizer is None else optimizer.init(w)
+    carry = per_client.rows_or(kept.carry, lambda: client.begin(downlink))
+    optimizer_state = per_client.rows_or(kept.optimizer, lambda: () if optimizer is None else optimizer.init(w))
     return Position(w, given.statistics, carry, optimizer_state)
 
 
 def _kept_after(kept: ClientRows, end: Position) -> ClientRows:
     """What a client keeps at the end of a local pass, in the form of ``kept``."""
-
-    def after(before: Any, row: Any) -> Any:
-        return PerClient(row, gathered=True) if per_client.is_per_client(before) else ()
-
-    carry, optimizer = after(kept.carry, end.carry), after(kept.optimizer, end.optimizer)
-    return kept._replace(carry=carry, optimizer=optimizer, statistics=after(kept.statistics, end.statistics))
+    names = ("carry", "optimizer", "statistics")
+    return kept._replace(**{name: per_client.kept_like(getattr(kept, name), getattr(end, name)) for name in names})
 
 
 def stateless(loss_fn: Callable[[Params, Batch], jax.Array]) -> LossFn:
@@ -297,17 +286,12 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
     each_step = lambda name: jax.vmap(jax.random.fold_in, (None, 0))(key_of(name), steps)
     rngs = {name: each_step(f"model.{name}") for name in run.model.streams}
     own_keys = each_step("client rule") if client.keyed else None
-    own_kept, statistics = own.kept.statistics, shared.model.statistics  # a client's own where they are local
-    statistics = own_kept.rows if per_client.is_per_client(own_kept) else statistics
+    statistics = per_client.rows_or(own.kept.statistics, lambda: shared.model.statistics)
     training_loss = functools.partial(run.model.training_loss, shared.model)
     if client.has_loss:
         training_loss = functools.partial(training_loss, class_counts=class_counts(run, shared, own))
-    own_params = own.kept.own  # of a pass by itself what every client begins with
-    if per_client.is_per_client(own_params):
-        own_params = own_params.rows
-    else:
-        layers = run.model.personal_layers(shared.downlink.start, shared.model)
-        own_params = client.own(shared.downlink.start, layers)
+    start, layers = shared.downlink.start, run.model.personal_layers(shared.downlink.start, shared.model)
+    own_params = per_client.rows_or(own.kept.own, lambda: client.own(start, layers))  # or what every client begins with
     precision, downlink = run.matmul_precision, shared.downlink._replace(own=own.downlink)
     divided = functools.partial(divided_like_params, mesh=run.mesh, specs=run.specs)
 
@@ -347,10 +331,10 @@ def sent_pass(run: Run, shared: RoundInput, own: ClientInput) -> LocalResult:
     if compressor is None:
         return local
     key = sampling.client_key(shared.key, "compression", shared.round, own.client_id)
-    memory = kept.rows if per_client.is_per_client(kept) else channel.uplink_memory(compressor, local.uplink)
+    memory = per_client.rows_or(kept, lambda: channel.uplink_memory(compressor, local.uplink))
     uplink, memory = channel.send(compressor, local.uplink, memory, key)
-    after = PerClient(memory, gathered=True) if per_client.is_per_client(kept) else ()
-    return local._replace(uplink=uplink, kept=local.kept._replace(compression=after))
+    after = local.kept._replace(compression=per_client.kept_like(kept, memory))
+    return local._replace(uplink=uplink, kept=after)
 
 
 def sent(

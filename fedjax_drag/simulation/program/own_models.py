@@ -48,7 +48,7 @@ def evaluate_own_models(
     trains_on = () if adaptation is None else federation
     own = run.algorithm.owned(state.algorithm, state.clients.own)
     kept = per_client.gather(state.clients._replace(own=own), client_ids)
-    rows = [node.rows if per_client.is_per_client(node) else () for node in (kept.own, kept.statistics)]
+    rows = [per_client.rows_or(node, tuple) for node in (kept.own, kept.statistics)]
     padding = -len(client_ids) % num_shares(run.mesh)  # the devices divide the clients
 
     def padded(x: jax.Array) -> jax.Array:

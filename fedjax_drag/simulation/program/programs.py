@@ -361,8 +361,7 @@ def own_examples(federation: Federation, state: RunState) -> OwnExamples | None:
     """What :func:`evaluation` reads of every client; None unless clients are evaluated."""
     if federation.evaluated is None:
         return None
-    kept = state.clients.statistics
-    return *federation.evaluated, kept.rows if per_client.is_per_client(kept) else None
+    return *federation.evaluated, per_client.rows_or(state.clients.statistics, lambda: None)
 
 
 def first_downlink(algorithm: Algorithm, cohort_size: int, params: Params, state: State) -> Downlink:
