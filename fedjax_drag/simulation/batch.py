@@ -132,7 +132,7 @@ class BatchSimulation:
         started = time.perf_counter()
         memory.make_room()
         train, *evaluated = self.examples
-        _, advance, evaluate = memory.compiled(self.lowered)
+        (_, advance, evaluate), _ = memory.compiled(self.lowered)
         whole = [(memory.needed(advance), train), (memory.needed(evaluate), evaluated)]
         memory.check(whole, 0, [f"width below {self.width}"])
         return time.perf_counter() - started

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -185,14 +184,11 @@ class Simulation:
         return result(drive(schedule, state, int(state.round), totals, step, self._evaluate, record))
 
     def _compiled(self, begin: Callable[[], RunState]) -> tuple[list[Any], RunState]:
-        """The programs compiled, each in a thread of its own while the first state is made."""
+        """The programs compiled, while the first state is made."""
         wanted = [program for program in self.lowered if program is not None]
         if self.mesh is not None and self.mesh.is_multi_process:  # all processes compile in the same order
             return [program.compile() for program in wanted], begin()
-        with ThreadPoolExecutor(len(wanted), "compilation") as threads:
-            compiling = [threads.submit(program.compile) for program in wanted]
-            state = begin()
-            return [program.result() for program in compiling], state
+        return memory.compiled(wanted, begin)
 
     def _check_memory(self, compiled: Sequence[Any]) -> None:
         rows, rows_on = self.client_state_bytes, self.outline.rows_on

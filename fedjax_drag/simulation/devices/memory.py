@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,12 @@ def available(device: Any = None) -> float:
     return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
 
 
-def compiled(lowered: Iterable[Any]) -> list[Any]:
-    """Traced programs compiled, each in a thread of its own."""
-    wanted = list(lowered)
-    with ThreadPoolExecutor(len(wanted), "compilation") as threads:
-        return list(threads.map(lambda program: program.compile(), wanted))
+def compiled(lowered: Sequence[Any], meanwhile: Callable[[], Any] = lambda: None) -> tuple[list[Any], Any]:
+    """Traced programs compiled, each in a thread of its own, and what ``meanwhile`` gives."""
+    with ThreadPoolExecutor(len(lowered), "compilation") as threads:
+        compiling = [threads.submit(program.compile) for program in lowered]
+        value = meanwhile()
+        return [program.result() for program in compiling], value
 
 
 def make_room() -> None:

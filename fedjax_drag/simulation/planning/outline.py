@@ -298,33 +298,25 @@ def lowered(
     """
     # Arrays on the default device may be on another one later; shapes are for the device that they name.
     shared = everywhere(run.mesh) if isinstance(key, jax.Array) else key.sharding
-    on_devices = functools.partial(_placed, sharding=shared)
-    state = _received(run, outline.shapes, outline.rows_on)
-    state = on_devices(state) if outline.shardings is None else jax.tree.map(_leaf, state, outline.shardings)
+
+    def leaf(x: Any, sharding: Any = shared) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    def on_devices(shapes: Any, shardings: Any = None) -> Any:
+        return jax.tree.map(leaf, shapes, *(() if shardings is None else (shardings,)))
+
+    state = on_devices(_received(run, outline.shapes, outline.rows_on), outline.shardings)
     without_rows = per_client.without_rows(outline.shapes)
-    shardings = placement(without_rows, run.mesh, run.specs)
-    without_rows = on_devices(without_rows) if shardings is None else jax.tree.map(_leaf, without_rows, shardings)
+    without_rows = on_devices(without_rows, placement(without_rows, run.mesh, run.specs))
     own = own_examples(federation, state if outline.rows_on == DEVICE else on_devices(outline.shapes))
     totals = programs.no_totals(run)
     clients = np.arange(run.num_clients if outline.rows_on == DEVICE else run.cohort_size, dtype=np.int32)
     evaluate = programs.evaluate.lower(run, without_rows, *held_out, own)
     own_models = has_own_models(run, federation)
     evaluate_own = programs.evaluate_own.lower(run, federation, key, state, clients) if own_models else None
-    if outline.rows_on == DEVICE:
-        advance = programs.advance.lower(run, federation, key, state, totals, np.int32(1))
-        return Lowered(advance, evaluate, evaluate_own=evaluate_own)
-    cohort = on_devices(jax.eval_shape(programs.draw, run, federation, key, without_rows))
-    return Lowered(
-        programs.advance.lower(run, federation, key, state, totals, np.int32(1), cohort),
-        evaluate,
-        programs.draw.lower(run, federation, key, without_rows),
-        evaluate_own,
-    )
-
-
-def _placed(shapes: Any, sharding: Any) -> Any:
-    return jax.tree.map(functools.partial(_leaf, sharding=sharding), shapes)
-
-
-def _leaf(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+    drawn, draw = (), None
+    if outline.rows_on != DEVICE:
+        drawn = (on_devices(jax.eval_shape(programs.draw, run, federation, key, without_rows)),)
+        draw = programs.draw.lower(run, federation, key, without_rows)
+    advance = programs.advance.lower(run, federation, key, state, totals, np.int32(1), *drawn)
+    return Lowered(advance, evaluate, draw, evaluate_own)
