@@ -14,6 +14,11 @@ from fedjax_drag.types._messages import shared_params
 STEPS, STEP_SIZE = 2, 0.1
 
 
+def stateless(loss_fn):
+    """The loss ``(params, batch) -> scalar`` of a model without statistics and random streams, for ``local_pass``."""
+    return lambda params, statistics, batch, rngs: (loss_fn(params, batch), statistics)
+
+
 def gradient(w, batch):
     """Of a quadratic with its minimum at ``batch.y``; the examples are the same."""
     return jax.tree.map(lambda p, y: batch.x[0].astype(p.dtype) * (p - y[0].astype(p.dtype)), w, batch.y)

@@ -10,6 +10,9 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_drag import tree
 
+_RESTARTS = 10  # the smallest inertia wins
+_MOST_ITERATIONS = 100  # of Lloyd's algorithm
+
 
 class KMeans(NamedTuple):
     """A clustering.
@@ -30,8 +33,6 @@ def kmeans(
     valid: Bool[Array, " points"],
     key: chex.PRNGKey,
     num_clusters: int,
-    restarts: int = 10,
-    max_iterations: int = 100,
     wanted: Any = None,
 ) -> KMeans:
     """Lloyd's algorithm from greedy k-means++ seeds until no point changes its cluster, the best of several restarts.
@@ -45,8 +46,6 @@ def kmeans(
       valid: ``[n]`` bool; the others are absent.
       key: from which the seeds are drawn.
       num_clusters: k.
-      restarts: how many times to start; the smallest inertia wins.
-      max_iterations: bound of Lloyd's iterations.
       wanted: how many of the k clusters there are to be, which may be traced; default all. The others stay empty.
 
     Returns:
@@ -63,10 +62,10 @@ def kmeans(
         seeds = _seeds(sorted_points, present, draws)
         there = jnp.arange(num_clusters) < (num_clusters if wanted is None else wanted)
         seeds = jnp.where(there[:, None], seeds, jnp.inf)
-        return _lloyd(sorted_points, present, seeds, max_iterations)
+        return _lloyd(sorted_points, present, seeds)
 
     candidates = 2 + int(math.log(num_clusters))
-    results = jax.vmap(once)(jax.random.uniform(key, (restarts, num_clusters, candidates)))
+    results = jax.vmap(once)(jax.random.uniform(key, (_RESTARTS, num_clusters, candidates)))
     best = jax.tree.map(lambda x: x[jnp.argmin(results.inertia)], results)
     empty = ~(best.assignment[None, :] == jnp.arange(num_clusters)[:, None]).any(1)
     order = jnp.lexsort((*best.centroids.T[::-1], empty))
@@ -109,7 +108,7 @@ def _seeds(points: jax.Array, present: jax.Array, draws: jax.Array) -> jax.Array
     return jnp.concatenate([first, jax.lax.scan(following, nearest, draws[1:])[1]])
 
 
-def _lloyd(points: jax.Array, present: jax.Array, seeds: jax.Array, max_iterations: int) -> KMeans:
+def _lloyd(points: jax.Array, present: jax.Array, seeds: jax.Array) -> KMeans:
     """Moves every centroid to the mean of its points, and every point to its nearest centroid, until none moves."""
 
     def nearest(centroids: jax.Array) -> jax.Array:
@@ -125,7 +124,7 @@ def _lloyd(points: jax.Array, present: jax.Array, seeds: jax.Array, max_iteratio
         return centroids, following, (following != assignment).any(), iteration + 1
 
     def unfinished(carry: tuple[jax.Array, ...]) -> jax.Array:
-        return carry[2] & (carry[3] < max_iterations)
+        return carry[2] & (carry[3] < _MOST_ITERATIONS)
 
     start = (seeds, nearest(seeds), jnp.ones((), bool), jnp.zeros((), int))
     centroids, assignment, _, _ = jax.lax.while_loop(unfinished, step, start)

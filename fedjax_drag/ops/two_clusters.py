@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 _FEWEST = 3  # of fewer numbers every two are two clusters
+_REFERENCES = 10  # samples of uniform numbers
 _SAME = 1e-4  # numbers whose range is no larger a share of them are equal up to rounding
 
 
@@ -42,15 +43,15 @@ def _divided(ordered: Float[Array, " numbers"], count: jax.Array) -> _Division:
 
 
 def upper_cluster(
-    numbers: Float[Array, " numbers"], counted: Bool[Array, " numbers"], key: chex.PRNGKey, references: int = 10
+    numbers: Float[Array, " numbers"], counted: Bool[Array, " numbers"], key: chex.PRNGKey
 ) -> Bool[Array, " numbers"]:
     """The members of the upper one of two clusters, if the gap statistic finds more than one; else nobody.
 
     With the sum of squares ``W_k`` of k-means with k clusters, of the numbers scaled to [0, 1] and of as many that are
-    uniform there, ``references`` times::
+    uniform there, R = 10 times::
 
         Gap(k) = log mean W_k,ref - log W_k
-        s = sqrt(1 + 1 / references) std log W_2,ref
+        s = sqrt(1 + 1 / R) std log W_2,ref
         more than one if Gap(1) < Gap(2) - s
 
     Args:
@@ -58,7 +59,6 @@ def upper_cluster(
       counted: ``[n]`` bool; the others are in no cluster. Fewer than three numbers are one cluster, and so are
         equal ones.
       key: for the uniform numbers.
-      references: how many samples of them.
 
     References:
       Tibshirani, Walther and Hastie, Estimating the number of clusters in a data set via the gap statistic, 2001;
@@ -72,10 +72,10 @@ def upper_cluster(
     order = jnp.argsort(jnp.where(counted, numbers, jnp.inf))
     scaled = jnp.where(counted, (numbers - low) / jnp.where(width > 0, width, 1.0), jnp.inf)[order]
     found = _divided(jnp.where(jnp.isfinite(scaled), scaled, 0.0), count)
-    drawn = jax.random.uniform(key, (references, len(numbers)))
+    drawn = jax.random.uniform(key, (_REFERENCES, len(numbers)))
     uniform = jnp.sort(jnp.where(jnp.arange(len(numbers)) < count, drawn, 2.0), axis=1)
     expected = jax.vmap(_divided, (0, None))(uniform, count)
-    slack = jnp.sqrt(1 + 1 / references) * jnp.log(expected.two).std()
+    slack = jnp.sqrt(1 + 1 / _REFERENCES) * jnp.log(expected.two).std()
     gap_1 = jnp.log(expected.one.mean()) - jnp.log(found.one)
     gap_2 = jnp.log(expected.two.mean()) - jnp.log(found.two)
     differ = width > _SAME * jnp.abs(jnp.where(counted, numbers, 0.0)).max()

@@ -137,15 +137,6 @@ class BatchSimulation:
         memory.check(whole, 0, [f"width below {self.width}"])
         return time.perf_counter() - started
 
-    def compile(self) -> "BatchSimulation":
-        """Compiles the programs and returns the batch itself.
-
-        Raises:
-          MemoryError: :attr:`width` cells do not fit the memory.
-        """
-        _ = self.compile_seconds
-        return self
-
     @functools.cached_property
     def seconds_per_step(self) -> float | None:
         """Measured time of a client's local step in the first cell, run alone; None without ``time_clients``."""
@@ -275,7 +266,6 @@ def lower_batch(
     settings: Sequence[Settings],
     *,
     width: int | None = None,
-    cells_axis: str = "auto",
     devices: Devices | None = None,
 ) -> LoweredCells:
     """Lowers the runs of some cells as one program, as ``fd.simulation.lower`` does one.
@@ -283,7 +273,6 @@ def lower_batch(
     Args:
       settings: as for :func:`prepare_batch`.
       width: cells in one call of the program; default all.
-      cells_axis: as there, by the platform of ``devices``.
       devices: which share the cells; default the first of this process.
 
     Raises:
@@ -292,7 +281,7 @@ def lower_batch(
     sharing = () if devices is None else devices[: len(settings)]
     mesh = Mesh(sharing, ("cells",)) if len(sharing) > 1 else None
     everyone, platform = everywhere(mesh) or first_of(devices), platform_of(devices)
-    whole, over, width = gathered(settings, width, cells_axis, mesh, devices)
+    whole, over, width = gathered(settings, width, "auto", mesh, devices)
     examples = outlined(examples_of(settings[0]), everyone)
     (first, *_), common = outlines_of(whole, examples[0]), outlined(whole.common, everyone)
     given = initial_params.given(settings[0].initial_params, first.shapes, settings[0].model)

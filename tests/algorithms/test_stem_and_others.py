@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from quadratics import stateless
 
 from fedjax_drag.aggregators import fedavg, median
 from fedjax_drag.algorithms import from_aggregator
@@ -14,7 +15,7 @@ from fedjax_drag.algorithms._mime import mime
 from fedjax_drag.algorithms._stem import stem
 from fedjax_drag.clients import sgd
 from fedjax_drag.clients._fedsam import fedsam
-from fedjax_drag.simulation.program.local import local_pass, stateless
+from fedjax_drag.simulation.program.local import local_pass
 from fedjax_drag.types import Batch, Downlink, Uplink
 
 M, SIZE, STEPS, ETA = 4, 3, 3, 0.1

@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from quadratics import stateless
 
 from fedjax_drag.clients import dp_sgd, sgd
-from fedjax_drag.simulation.program.local import PassInput, local_pass, stateless
+from fedjax_drag.simulation.program.local import PassInput, local_pass
 from fedjax_drag.types import Batch, Downlink
 
 CLIP = 0.7

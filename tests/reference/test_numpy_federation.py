@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from quadratics import stateless
 from reference import numpy_federation as twins
 
 from fedjax_drag import clients, tree
@@ -27,7 +28,7 @@ from fedjax_drag.algorithms._stem import stem
 from fedjax_drag.algorithms._taco import taco
 from fedjax_drag.algorithms._tailored_fedprox import tailored_fedprox
 from fedjax_drag.clients._fedsam import fedsam
-from fedjax_drag.simulation.program.local import local_pass, stateless
+from fedjax_drag.simulation.program.local import local_pass
 from fedjax_drag.types import Algorithm, Batch
 
 STEPS, BATCH, STEP_SIZE = 4, 3, 0.3

@@ -52,7 +52,7 @@ def test_cells_are_the_separate_runs_bit_for_bit_and_compiled_once(settings):
     lengths = {one.data.rows.shape[1] for one in made}
     assert len(lengths) == len(made), "lists of different lengths, which are padded"
     batch = prepare_batch(made, width=2)
-    found = batch.compile().run([0, 1])
+    found = batch.run([0, 1])
     with steps_in() as steps:
         found += batch.run([2])
     assert COMPILING not in steps

@@ -11,9 +11,8 @@ from jaxtyping import Array, Float, Int
 from fedjax_drag import tree
 from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.model.model import ModelState
+from fedjax_drag.simulation.program.evaluation import EVALUATION_BATCH
 from fedjax_drag.types import DISSIMILARITIES, Batch, Deltas, Params
-
-_BATCH = 250  # examples predicted at once; bounds the memory of activations
 
 
 def flattened(a: Float[Array, "examples classes"], b: Float[Array, "examples classes"], count: Any) -> Float[Array, ""]:
@@ -135,7 +134,7 @@ def _in_batches(
     Returns:
       Of each model ``[L', C]``, L' being ``longest`` rounded up to whole batches; zeros after the last batch.
     """
-    size = min(_BATCH, longest)
+    size = min(EVALUATION_BATCH, longest)
 
     def write(index: jax.Array, predictions: list[jax.Array]) -> list[jax.Array]:
         places = jnp.minimum(index * size + jnp.arange(size), longest - 1)

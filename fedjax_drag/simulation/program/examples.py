@@ -9,11 +9,11 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from fedjax_drag import tree
 from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.program.evaluation import EVALUATION_BATCH
 from fedjax_drag.simulation.run import ClientInput, RoundInput, Run
 from fedjax_drag.types import Batch, Params
 
 _REHEARSED = 64  # examples on which an attack rehearses
-_BATCH = 250  # examples whose loss is computed at once; bounds the memory of activations
 
 
 class Drawn(NamedTuple):
@@ -103,7 +103,7 @@ def loss_moments(
     """
     longest = jax.tree.leaves(own.examples)[0].shape[0] if drawn is None else len(drawn)
     number = own.num_examples if drawn is None else longest
-    size = min(_BATCH, longest)
+    size = min(EVALUATION_BATCH, longest)
 
     def add(index: Any, totals: Float[Array, "3"]) -> Float[Array, "3"]:
         counted = index * size + jnp.arange(size)

@@ -107,7 +107,7 @@ def local_pass(
 
     Args:
       client: what the client computes.
-      loss_fn: see :data:`LossFn`; :func:`stateless` makes one of ``(params, batch) -> scalar``.
+      loss_fn: see :data:`LossFn`.
       downlink: what the server sent to this client.
       fetch: from a mini-batch as it was drawn to the examples of this client.
       drawn: the mini-batches of the pass, such as
@@ -235,16 +235,6 @@ def _kept_after(kept: ClientRows, end: Position) -> ClientRows:
     """What a client keeps at the end of a local pass, in the form of ``kept``."""
     names = ("carry", "optimizer", "statistics")
     return kept._replace(**{name: per_client.kept_like(getattr(kept, name), getattr(end, name)) for name in names})
-
-
-def stateless(loss_fn: Callable[[Params, Batch], jax.Array]) -> LossFn:
-    """The loss ``(params, batch) -> scalar`` of a model without statistics and random streams."""
-
-    def loss(params: Params, statistics: Statistics, batch: Batch, rngs: Streams) -> tuple[jax.Array, Statistics]:
-        del rngs
-        return loss_fn(params, batch), statistics
-
-    return loss
 
 
 def _stepped(returned: Any, w: Params, carry: Any) -> tuple[Params, Any]:

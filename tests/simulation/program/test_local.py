@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from quadratics import stateless
 
 import fedjax_drag as fd
 from fedjax_drag import aggregators, algorithms, clients
@@ -13,7 +14,7 @@ from fedjax_drag.experiment.build.optimizers import local_sgd
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.selection._uniform import draw_uniformly
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.local import local_pass, stateless
+from fedjax_drag.simulation.program.local import local_pass
 from fedjax_drag.types import Batch, Downlink
 
 drawn = jax.jit(draw_epochs, static_argnames=("epochs", "batch_size", "most"))
