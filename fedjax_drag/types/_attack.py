@@ -117,11 +117,18 @@ class GoalFn(Protocol):
         ...
 
 
+def _defines(method: str) -> Any:
+    """Whether an attack has a method of its own."""
+    return property(lambda self: getattr(type(self), method) is not getattr(Attack, method))
+
+
 class Attack(Part):
     """What malicious clients do.
 
     An attack is a subclass that overrides some of the methods; on the sides that it leaves alone, malicious clients are
     honest. ``Attack(forge=function)``, by keyword or in the order of :class:`FunctionAttack`, makes one of functions.
+    Whether it has a ``poison``, ``loss``, ``gradient``, ``forge``, ``forge_for``, ``rehearse`` or ``goal`` is said by
+    ``poisons``, ``has_loss``, ``has_gradient``, ``forges``, ``forges_for_each``, ``rehearses`` and ``is_targeted``.
 
     Attributes:
       needs: names of the keywords that ``forge`` must receive. ``"last_update"``: the last round's change of the global
@@ -246,40 +253,13 @@ class Attack(Part):
         del update, round_index
         return memory
 
-    @property
-    def poisons(self) -> bool:
-        """Whether the attack has a ``poison``."""
-        return type(self).poison is not Attack.poison
-
-    @property
-    def has_loss(self) -> bool:
-        """Whether the attack has a ``loss``."""
-        return type(self).loss is not Attack.loss
-
-    @property
-    def has_gradient(self) -> bool:
-        """Whether the attack has a ``gradient``."""
-        return type(self).gradient is not Attack.gradient
-
-    @property
-    def forges(self) -> bool:
-        """Whether the attack has a ``forge``."""
-        return type(self).forge is not Attack.forge
-
-    @property
-    def forges_for_each(self) -> bool:
-        """Whether the attack has a ``forge_for``."""
-        return type(self).forge_for is not Attack.forge_for
-
-    @property
-    def rehearses(self) -> bool:
-        """Whether the attack has a ``rehearse``."""
-        return type(self).rehearse is not Attack.rehearse
-
-    @property
-    def is_targeted(self) -> bool:
-        """Whether the attack has a ``goal``."""
-        return type(self).goal is not Attack.goal
+    poisons = _defines("poison")
+    has_loss = _defines("loss")
+    has_gradient = _defines("gradient")
+    forges = _defines("forge")
+    forges_for_each = _defines("forge_for")
+    rehearses = _defines("rehearse")
+    is_targeted = _defines("goal")
 
     @property
     def needs_labels(self) -> bool:
