@@ -19,6 +19,8 @@ from fedjax_drag import checks
 from fedjax_drag.ops.paths import joined
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.placement import Devices, platform_of
+from fedjax_drag.simulation.devices.processes import checksum
+from fedjax_drag.simulation.model.forms import variables_of
 from fedjax_drag.simulation.model.initial_params import Start
 from fedjax_drag.simulation.planning.outline import Outline, outline, shape_of
 from fedjax_drag.simulation.planning.setup import federate, run_of
@@ -197,9 +199,10 @@ def likeness(settings: Settings, run: Run | None = None) -> Hashable:
     absent = None if trace is None else trace.shape, bool(settings.dropout_rate)
     told = settings.num_rounds, settings.eval_every, settings.rounds_per_compile, settings.time_clients
     told += settings.stop_on_divergence, bool(settings.evaluate_clients), settings.byzantine_of, settings.is_run_alone
-    start = settings.initial_params
+    start, own = settings.initial_params, variables_of(settings.model)
     same = [id(part) for part in (data.train, data.test, data.validation, settings.split.examples)]
-    start = start if isinstance(start, str) else id(start)
+    # What all cells start from is given once: a file, arrays, or those that a model brings with it.
+    start = start if isinstance(start, str) else id(start), None if own is None else checksum(own)
     return structure, tuple(map(shape_of, leaves)), absent, told, start, tuple(same)
 
 

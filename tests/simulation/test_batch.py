@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import Mesh
 from traces import COMPILING, steps_in
 
 import fedjax_drag as fd
 from fedjax_drag.simulation import trace
 from fedjax_drag.simulation.batch import prepare_batch
+from fedjax_drag.simulation.cells import likeness
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Aggregator, Scalar
 
@@ -43,6 +45,21 @@ def assert_same(alone, together, exact=True):
         chex.assert_trees_all_equal(one, other)
     else:
         chex.assert_trees_all_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+class Linear(nnx.Module):
+    def __init__(self, rngs):
+        self.layer = nnx.Linear(64, 10, rngs=rngs)
+
+    def __call__(self, x):
+        return self.layer(x.reshape(len(x), -1))
+
+
+def test_modules_with_other_parameters_are_no_cells_of_one_program(settings):
+    first = cells(settings, model=Linear(nnx.Rngs(0)))[0]
+    same, other = (dataclasses.replace(first, model=Linear(nnx.Rngs(seed))) for seed in (0, 1))
+    assert likeness(first) == likeness(same)
+    assert likeness(first) != likeness(other)
 
 
 @pytest.mark.optimised
