@@ -93,7 +93,7 @@ class Clustered(TwoSided):
         reject_nonfinite: bool = True,
         **extras: Any,
     ) -> tuple[Params, ClusteredState]:
-        who = screen(uplink, valid, reject_nonfinite)
+        who = screen(uplink, valid, reject_nonfinite, extras.get("start_loss"))
         cluster = jnp.argmax(uplink.aux, axis=-1).astype(jnp.int32)
         extras |= {"client_ids": client_ids, "reject_nonfinite": reject_nonfinite}
         moved, inner, metrics = [], [], {}

@@ -115,7 +115,7 @@ class fednova(TwoSided):
         reject_nonfinite: bool = True,
         **extras: Any,
     ) -> tuple[Params, State]:
-        who = screen(uplink, valid, reject_nonfinite)
+        who = screen(uplink, valid, reject_nonfinite, extras.get("start_loss"))
         work = jnp.maximum(jnp.where(who.counted, uplink.aux, 0), 0)  # ||a_m||_1
         tau = tree.product(self._shares(who.counted, **extras), work)
         extras |= {"valid": who.counted, "reject_nonfinite": reject_nonfinite}

@@ -179,7 +179,8 @@ class taco(TwoSided):
         **extras: Any,
     ) -> tuple[Params, TacoState]:
         allowed = self._allowed(state)[client_ids]
-        who = screen(uplink, allowed if valid is None else allowed & valid, reject_nonfinite)
+        present = allowed if valid is None else allowed & valid
+        who = screen(uplink, present, reject_nonfinite, extras.get("start_loss"))
         counted = who.counted
         extras |= {"client_ids": client_ids, "valid": counted, "reject_nonfinite": reject_nonfinite}
 

@@ -226,7 +226,7 @@ class SummedMethod(TwoSided):
         reject_nonfinite: bool = True,
         **extras: Any,
     ) -> tuple[_Totals, _Kept]:
-        who = screen(uplink, valid, reject_nonfinite)
+        who = screen(uplink, valid, reject_nonfinite, extras.get("start_loss"))
         of_rule = extras | {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
         here, own = self.origin(params, state), self.messages(params, uplink, state, **extras)
         inner, kept = self._sums.accumulate(here, own, state.aggregator, **of_rule)
@@ -278,7 +278,7 @@ def apply_screened(
     Returns:
       The parameters, the rule's state with ``num_rejected`` among its metrics, and which clients count ``[S]``.
     """
-    who = screen(uplink, valid, reject_nonfinite)
+    who = screen(uplink, valid, reject_nonfinite, extras.get("start_loss"))
     extras |= {"valid": who.counted, "reject_nonfinite": reject_nonfinite}
     moved, after = rule.apply(params, uplink.delta if deltas is None else deltas, state, **extras)
     return moved, with_metrics(after, num_rejected=who.num_rejected), who.counted

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_drag import tree
-from fedjax_drag.aggregators import fedavg, median
+from fedjax_drag.aggregators import fedavg, median, qffl
 from fedjax_drag.algorithms import from_aggregator, scaffold
 from fedjax_drag.algorithms._adabest import adabest
 from fedjax_drag.algorithms._fedacg import fedacg
@@ -392,6 +392,18 @@ def test_adabest_depends_on_its_starting_point():
     reached = end(method_of("adabest"))
     assert np.abs(reached - optimum()).max() > 1e-2
     np.testing.assert_allclose(reached, optimum(pull=0.2 * (1 - 0.5)), atol=1e-5)
+
+
+def test_a_client_without_a_finite_loss_counts_neither_for_the_rule_nor_for_the_method():
+    method, ids = scaffold(M, aggregator=qffl(lipschitz=1.0)), COHORTS[0]
+    state, message = method.init(START), jax.tree.map(lambda w: jnp.ones((4, *w.shape)), START)
+    given = {"client_ids": ids, "start_loss": jnp.array([1.0, jnp.nan, 1.0, 1.0])}
+    _, after = method.aggregate(START, Uplink(message, message), state, **given)
+    total, kept = method.streamed.accumulate(START, Uplink(message, message), state, **given)
+    _, streamed = method.streamed.finish(START, total, state, kept, **given)
+    for found in (after, streamed):
+        assert int(found.metrics["num_rejected"]) == 1
+        assert found.client_controls.rows["w"][:, 0].tolist() == [0, 0, 1, 0, 1, 1]
 
 
 def test_needs_and_bad_arguments():
