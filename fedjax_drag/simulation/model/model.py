@@ -241,9 +241,7 @@ class Model(Part):
 
     def apply(self, params: Params, state: ModelState, x: Any) -> Any:
         """Outputs ``[B, ...]`` of inputs in evaluation."""
-        everything = self._narrow(joined(params, state.frozen))
-        evaluate = self._computed(self.form.evaluate)
-        return self._wide(evaluate(everything, state.statistics, self._narrow(x)))
+        return self._wide(self._call(self.form.evaluate, params, state, x))
 
     def train(
         self, params: Params, state: ModelState, x: Any, rngs: Streams, real: jax.Array | None
@@ -260,16 +258,12 @@ class Model(Part):
         Returns:
           Outputs ``[B, ...]``, and the statistics after the batch.
         """
-        everything = self._narrow(joined(params, state.frozen))
-        train = self._computed(self.form.train)
-        outputs, after = train(everything, state.statistics, self._narrow(x), rngs, real)
+        outputs, after = self._call(self.form.train, params, state, x, rngs, real)
         return self._wide(outputs), after
 
     def predict(self, params: Params, state: ModelState, x: jax.Array) -> Prediction:
         """Outputs and representation of inputs in evaluation."""
-        everything = self._narrow(joined(params, state.frozen))
-        evaluate = self._computed(with_representation(self.form.evaluate))
-        return self._prediction(*evaluate(everything, state.statistics, self._narrow(x)))
+        return self._prediction(*self._call(with_representation(self.form.evaluate), params, state, x))
 
     def training_loss(
         self,
@@ -292,13 +286,12 @@ class Model(Part):
           own: a client's own loss of each example ``[B]``; None for ``loss``.
           class_counts: of the client, for ``own``.
         """
+        given = params, state._replace(statistics=statistics), batch.x, rngs, batch.real
         if own is None:
-            outputs, after = self.train(params, state._replace(statistics=statistics), batch.x, rngs, batch.real)
+            outputs, after = self.train(*given)
             losses = self.loss(outputs, batch.y)
         else:
-            train = self._computed(with_representation(self.form.train))
-            everything, x = self._narrow(joined(params, state.frozen)), self._narrow(batch.x)
-            (outputs, after), representation = train(everything, statistics, x, rngs, batch.real)
+            (outputs, after), representation = self._call(with_representation(self.form.train), *given)
             here = self._prediction(outputs, representation)
             predict = functools.partial(self.predict, state=state, x=batch.x)
             losses = own(Examined(*here, self.loss, predict, class_counts))
@@ -315,8 +308,11 @@ class Model(Part):
         representation = outputs if representation is None else self._wide(representation)
         return Prediction(outputs, representation.reshape(representation.shape[0], -1))
 
-    def _computed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return in_fast_forms(function) if self.forms == "fast" else function
+    def _call(self, function: Callable[..., Any], params: Params, state: ModelState, x: Any, *others: Any) -> Any:
+        """A function of the form of all parameters, in the dtype of the computation and by the forms of layers."""
+        everything = self._narrow(joined(params, state.frozen))
+        function = in_fast_forms(function) if self.forms == "fast" else function
+        return function(everything, state.statistics, self._narrow(x), *others)
 
     def weights(self, targets: Any) -> jax.Array | None:
         """What each example weighs in the mean loss, ``[B]``; None where each weighs 1."""
