@@ -1,7 +1,7 @@
 """A method made of an aggregation rule and a client rule."""
 
 import functools
-from typing import Any, Literal
+from typing import Any
 
 from fedjax_drag import kinds, tree
 from fedjax_drag.checks import ArgumentError
@@ -17,8 +17,10 @@ from fedjax_drag.types import (
     Sums,
     Uplink,
 )
+from fedjax_drag.types._part import forwards
 
 
+@forwards("aggregator", "name", "needs", "split", "num_clients", "init")
 class from_aggregator(Algorithm):
     """The method whose clients run ``client`` and whose server applies ``aggregator`` to their deltas.
 
@@ -48,28 +50,8 @@ class from_aggregator(Algorithm):
         _check_covered(self.aggregator, self.client)
 
     @property
-    def name(self) -> str:
-        """The name of the rule."""
-        return self.aggregator.name
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self.aggregator.needs
-
-    @property
-    def split(self) -> Literal["clients", "coordinates"]:
-        return self.aggregator.split
-
-    @property
     def guarantee(self) -> Guarantee | None:
         return self.aggregator.guarantee or self.client.guarantee
-
-    @property
-    def num_clients(self) -> int | None:
-        return self.aggregator.num_clients
-
-    def init(self, params: Params) -> State:
-        return self.aggregator.init(params)
 
     def aggregate(self, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
         return _checked(self.aggregator.apply(params, uplink.delta, state, **extras), params, state)

@@ -31,6 +31,7 @@ from fedjax_drag.types import (
 from fedjax_drag.types._part import forwards, undefined
 
 
+@forwards("rule", "needs", "split")
 class TwoSided(Algorithm):
     """A method whose clients run its own ``direction``, and whose server moves by an aggregation rule.
 
@@ -71,14 +72,6 @@ class TwoSided(Algorithm):
     @property
     def client(self) -> ClientRule:
         return ClientSide(self)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self.rule.needs
-
-    @property
-    def split(self) -> Any:
-        return self.rule.split
 
     def receive(self, downlink: Downlink, loss: Callable[[Params], jax.Array]) -> Downlink:
         """As of :class:`~fedjax_drag.types.ClientRule`, by default all."""

@@ -9,8 +9,8 @@ A rule is a subclass of one of them, or of :class:`~fedjax_drag.ops.weighted.Wei
 weights of the clients.
 """
 
-# Properties and fields of summed_rule stand in the place of methods.
-# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportAssignmentType=false
+# Fields of summed_rule stand in the place of methods.
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ from fedjax_drag.ops.screening import (
     stateless,
 )
 from fedjax_drag.types import DISSIMILARITIES, Aggregator, Deltas, InitFn, Params, State, Sums, extras_of
-from fedjax_drag.types._part import undefined
+from fedjax_drag.types._part import forwards, undefined
 
 Moved = tuple[Params, State]
 """Parameters and state after a round."""
@@ -172,6 +172,7 @@ class Wrapped(NamedTuple):
     metrics: dict[str, jax.Array]
 
 
+@forwards("aggregator", "split", "num_clients")
 class WrappingAggregator(PlainAggregator):
     """A plain rule around another, whose metrics it passes on where they are not of single clients.
 
@@ -188,14 +189,6 @@ class WrappingAggregator(PlainAggregator):
     @property
     def needs(self) -> frozenset[str]:
         return super().needs | self.aggregator.needs
-
-    @property
-    def split(self) -> str:
-        return self.aggregator.split
-
-    @property
-    def num_clients(self) -> int | None:
-        return self.aggregator.num_clients
 
     def init(self, params: Params) -> Wrapped:
         return wrapped(self.aggregator.init(params), empty_metrics(*self.reports))
@@ -322,6 +315,7 @@ def _without_screening(extras: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in extras.items() if name not in ("valid", "reject_nonfinite")}
 
 
+@forwards("rule", "accumulate", "finish", "needs_first_pass", "prepare")
 class summed_rule(SummedAggregator):
     """The rule that a pair of sums describes, by functions.
 
@@ -357,11 +351,6 @@ class summed_rule(SummedAggregator):
     @property
     def has_first_pass(self) -> bool:
         return self.rule.needs_first_pass is not None
-
-    accumulate = property(lambda self: self.rule.accumulate)
-    finish = property(lambda self: self.rule.finish)
-    needs_first_pass = property(lambda self: self.rule.needs_first_pass)
-    prepare = property(lambda self: self.rule.prepare)
 
     def compare(self, deltas: Deltas, total: Any, valid: jax.Array) -> dict[str, jax.Array]:
         return {name: figure(deltas, total, valid) for name, figure in (self.metrics_after_sum or {}).items()}

@@ -4,10 +4,11 @@ A rule says what the weights of a client are; :class:`WeightedAggregator` does e
 come in chunks, leaves out clients that do not count, keeps the arithmetic within float32, and reports the metrics.
 """
 # Fields of weighted_rule stand in the place of methods.
-# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportAssignmentType=false
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -247,13 +248,8 @@ class weighted_rule(WeightedAggregator):
     def has_first_pass(self) -> bool:
         return self.before is not None
 
-    def needs_first_pass(self, state: State) -> jax.Array:
-        assert self.before is not None
-        return self.before.needed(state)
-
-    def absorb_mean(self, mean: Params, state: State, *, kept: Kept, **extras: Any) -> State:
-        assert self.before is not None
-        return self.before.absorb(mean, state, kept=kept, **extras)
+    needs_first_pass = property(operator.attrgetter("before.needed"))
+    absorb_mean = property(operator.attrgetter("before.absorb"))
 
 
 def _counted(weights: Weights, valid: jax.Array) -> Weights:

@@ -284,10 +284,9 @@ class Aggregator(Part):
 
     def _replace(self, **changes: Any) -> "Aggregator":
         """A rule of this one's functions, some of them replaced; arguments as of :class:`FunctionAggregator`."""
+        own = {name: getattr(self, name) for name in FunctionAggregator.__match_args__ if name != "sums"}
         sums = self.streamed and self.streamed._replace(whole=self.apply)
-        facts = self.needs, self.split, sums, self.guarantee, self.num_clients
-        names = FunctionAggregator.__match_args__
-        return Aggregator(**dict(zip(names, (self.init, self.apply, *facts), strict=True)) | changes)
+        return Aggregator(**own | {"sums": sums} | changes)
 
 
 class FunctionAggregator(Aggregator):

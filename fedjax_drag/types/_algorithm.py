@@ -220,11 +220,9 @@ class Algorithm(Part):
 
     def _replace(self, **changes: Any) -> "Algorithm":
         """A method of this one's functions, some of them replaced; arguments as of :class:`FunctionAlgorithm`."""
+        own = {name: getattr(self, name) for name in FunctionAlgorithm.__match_args__ if name != "sums"}
         sums = self.streamed and self.streamed._replace(whole=self.aggregate)
-        functions = self.client, self.init, self.broadcast, self.aggregate
-        facts = self.needs, self.split, self.eligible, self.output, sums, self.guarantee, self.num_clients
-        facts = *facts, self.num_models, self.clusters
-        return Algorithm(**dict(zip(FunctionAlgorithm.__match_args__, (*functions, *facts), strict=True)) | changes)
+        return Algorithm(**own | {"sums": sums} | changes)
 
 
 class FunctionAlgorithm(Algorithm):
