@@ -169,8 +169,18 @@ def comparable(value: Any) -> Any:
 Around = typing.TypeVar("Around", bound=type)
 
 
+class _Forwarded:
+    """What another part has, in a class; a field of that name takes its place, as it does of a method."""
+
+    def __init__(self, path: str) -> None:
+        self._get = operator.attrgetter(path)
+
+    def __get__(self, part: Any, owner: Any = None) -> Any:
+        return self if part is None else self._get(part)
+
+
 def forwards(to: str, *names: str) -> Callable[[Around], Around]:
-    """Gives a class of parts around another one what that has under these names, as properties.
+    """Gives a class of parts around another one what that has under these names.
 
     Args:
       to: the attribute that is the other part.
@@ -179,7 +189,7 @@ def forwards(to: str, *names: str) -> Callable[[Around], Around]:
 
     def decorate(around: Around) -> Around:
         for name in names:
-            setattr(around, name, property(operator.attrgetter(f"{to}.{name}")))
+            setattr(around, name, _Forwarded(f"{to}.{name}"))
         return around
 
     return decorate

@@ -1,5 +1,7 @@
 """Parts are values: equal ones, and ones that differ in their numbers alone, share a compiled program."""
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -19,8 +21,8 @@ from cases import (
 )
 from quadratics import batches, uplink_of
 
-from fedjax_drag import aggregators
-from fedjax_drag.types import Aggregator
+from fedjax_drag import aggregators, attacks
+from fedjax_drag.types import Aggregator, Attack, WrappedAttack
 from fedjax_drag.types._part import told
 
 COHORT = 7
@@ -48,6 +50,20 @@ def test_equal_numbers_of_other_types_are_equal():
     assert one == other != aggregators.drag(c=0.25)
     assert hash(one) == hash(other)
     assert one != aggregators.br_drag(c=0.5)
+
+
+def test_a_part_around_another_has_what_that_has_unless_it_has_its_own():
+    class own_forge(WrappedAttack):
+        attack: Attack
+        forge: Any
+
+    inside = attacks.poisonedfl()
+    around = own_forge(inside, str)
+    assert around.forge is str
+    assert around.init == inside.init
+    assert around.needs == inside.needs
+    assert around.forges
+    assert not around.poisons
 
 
 def after_two_rounds(part):
