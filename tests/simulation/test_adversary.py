@@ -119,6 +119,18 @@ def test_an_attack_of_ones_own_is_verified_once(settings, fedavg, monkeypatch):
     chex.assert_trees_all_equal(own, run(fedavg, settings).params)
 
 
+class numbered(Attack):
+    needs = frozenset({"attacker_index"})
+
+    def poison(self, key, batch, *, positions, num_examples, num_classes, attacker_index):
+        return batch._replace(y=(batch.y + attacker_index) % num_classes)
+
+
+def test_an_attack_that_numbers_its_clients_goes_with_root_data(settings):
+    rule = fd.algorithms.from_aggregator(aggregators.fltrust())
+    fd.simulation.prepare(rule, **settings(attack=numbered(), num_byzantine=3, root_size=20))
+
+
 def test_an_attack_of_ones_own_is_verified_inside_others(settings, fedavg):
     for around in (fd.attacks.during, fd.attacks.stealth):
         with pytest.raises(ValueError, match="attack: forge changes delta"):

@@ -42,8 +42,8 @@ def fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch
     # The same key in every round: an example is poisoned in the same way whenever it is drawn.
     key = jax.random.fold_in(sampling.stream(shared.key, "poison"), own.client_id)
     about = {"positions": drawn.places, "num_examples": own.num_examples, "num_classes": run.model.num_classes}
-    if own.attacker_index is not None:
-        about["attacker_index"] = own.attacker_index
+    if "attacker_index" in attack.needs:  # on its root data the server is none of the attackers
+        about["attacker_index"] = jnp.int32(0) if own.attacker_index is None else own.attacker_index
     if drawn.step is not None:
         about["local_step"] = drawn.step
     if "memory" in attack.needs:
