@@ -98,13 +98,6 @@ class FederatedDataset:
         """Number of clients M; 0 before partitioning."""
         return 0 if self.rows is None else len(self.rows)
 
-    @property
-    def lists(self) -> tuple[np.ndarray, np.ndarray]:
-        """``rows`` and ``counts`` of data that are split among clients."""
-        assert self.rows is not None
-        assert self.counts is not None
-        return self.rows, self.counts
-
     def __repr__(self) -> str:
         sizes = f"{self.train.num_examples:,} + {self.test.num_examples:,} examples {tree.described(self.train.x)}"
         clients = f"{self.num_clients:,} clients by {self.partition}" if self.num_clients else "not split among clients"

@@ -45,7 +45,13 @@ from fedjax_drag.simulation.option_groups import (
     check_time,
 )
 from fedjax_drag.simulation.options import check_options, count, documented, option, optional, options, span
-from fedjax_drag.simulation.program.federation import ClientSplit, count_malicious, hold_out, malicious_per_cohort
+from fedjax_drag.simulation.program.federation import (
+    ClientSplit,
+    count_malicious,
+    hold_out,
+    lists_of,
+    malicious_per_cohort,
+)
 from fedjax_drag.simulation.program.sampling import as_trace
 from fedjax_drag.simulation.run import FULL
 from fedjax_drag.simulation.watching import Watching
@@ -300,7 +306,7 @@ class Settings(Arguments):
             raise ValueError("local_optimizer_state='keep': needs a local_optimizer, such as optax.trace(0.9)")
         if callable(self.step_size):
             check_schedule(self.step_size, self.num_rounds)
-        most = int(self.split.training.lists[1].max())
+        most = int(lists_of(self.split.training)[1].max())
         if self.batch_size != FULL and int(self.batch_size) > most:
             has = "trains on" if self.evaluate_clients else "has"
             allowed = f"at most {most}, what the largest client {has}, or {FULL!r} for all data of each client"

@@ -170,13 +170,13 @@ Around = typing.TypeVar("Around", bound=type)
 
 
 class _Forwarded:
-    """What another part has, in a class; a field of that name takes its place, as it does of a method."""
+    """What another part has; a field of that name takes its place, and the class shows that of the contract."""
 
-    def __init__(self, path: str) -> None:
-        self._get = operator.attrgetter(path)
+    def __init__(self, around: type, to: str, name: str) -> None:
+        self._around, self._name, self._get = around, name, operator.attrgetter(f"{to}.{name}")
 
     def __get__(self, part: Any, owner: Any = None) -> Any:
-        return self if part is None else self._get(part)
+        return getattr(super(self._around, owner), self._name) if part is None else self._get(part)
 
 
 def forwards(to: str, *names: str) -> Callable[[Around], Around]:
@@ -189,7 +189,7 @@ def forwards(to: str, *names: str) -> Callable[[Around], Around]:
 
     def decorate(around: Around) -> Around:
         for name in names:
-            setattr(around, name, _Forwarded(f"{to}.{name}"))
+            setattr(around, name, _Forwarded(around, to, name))
         return around
 
     return decorate

@@ -20,7 +20,7 @@ from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.placement import everywhere, placement
 from fedjax_drag.simulation.planning.compatibility import check_benign
 from fedjax_drag.simulation.program import programs
-from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.federation import Federation, lists_of
 from fedjax_drag.simulation.program.programs import client, first_message, has_own_models, own_examples
 from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
@@ -251,7 +251,7 @@ def with_message_bytes(run: Run, data: FederatedDataset) -> Run:
       data: of which shapes count alone.
     """
     nobody: list[Any] = [np.zeros(data.num_clients, bool), np.zeros(0, np.int32), np.int32(0)]
-    arrays: list[Any] = [data.train, *data.lists, *nobody]
+    arrays: list[Any] = [data.train, *lists_of(data), *nobody]
     told = lambda *numbers: dataclasses.replace(run, message_bytes=np.array(numbers, np.float32))
     cost = outline(told(0, 0), Federation(*arrays), jax.random.key(0), DEVICE).cost
     return told(cost.bytes_down, cost.bytes_up)
@@ -309,7 +309,7 @@ def lowered(
     without_rows = per_client.without_rows(outline.shapes)
     without_rows = on_devices(without_rows, placement(without_rows, run.mesh, run.specs))
     own = own_examples(federation, state if outline.rows_on == DEVICE else on_devices(outline.shapes))
-    totals = programs.no_totals(run)
+    totals = on_devices(programs.no_totals(run))
     clients = np.arange(run.num_clients if outline.rows_on == DEVICE else run.cohort_size, dtype=np.int32)
     evaluate = programs.evaluate.lower(run, without_rows, *held_out, own)
     own_models = has_own_models(run, federation)

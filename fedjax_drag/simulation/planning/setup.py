@@ -48,7 +48,7 @@ from fedjax_drag.simulation.planning.selecting import check_selection
 from fedjax_drag.simulation.planning.spending import check_statistics
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.dissimilarity import requested
-from fedjax_drag.simulation.program.federation import Federation, choose_root
+from fedjax_drag.simulation.program.federation import Federation, choose_root, lists_of
 from fedjax_drag.simulation.program.server import resolve_statistics
 from fedjax_drag.simulation.run import FULL, Run
 from fedjax_drag.simulation.settings import Settings
@@ -113,7 +113,7 @@ def federate(settings: Settings) -> Federation:
         if not held_out.counts.any():
             has = "two examples" if examples is data.train else "a test example"
             raise ValueError(f"evaluate_clients={settings.evaluate_clients}: no benign client has {has}")
-    on_host: list[Any] = [data.train, *data.lists, malicious, root, np.int32(len(root)), drawn]
+    on_host: list[Any] = [data.train, *lists_of(data), malicious, root, np.int32(len(root)), drawn]
     on_host += [held_out, *absence, None if examples is data.train else examples]
     return Federation(*on_host)
 
@@ -185,7 +185,7 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
     # Inputs of one type, whatever type of number each was given as.
     run = jax.tree.map(lambda x: float(x) if isinstance(x, int | float | np.number) else x, run)
     check_tokens(settings.model, settings.data)
-    rows, _ = settings.split.training.lists
+    rows, _ = lists_of(settings.split.training)
     one_target = jax.tree.map(lambda y: y[:1], settings.data.train.y)
     params, model_state = _checked(run, _example(settings), one_target, rows)
     if settings.secure_aggregation:
@@ -260,7 +260,7 @@ def steps_of_clients(settings: Settings, at_most: bool = False) -> np.ndarray:
       settings: of the run.
       at_most: the most that may be drawn, where numbers of steps are; default as they may be drawn.
     """
-    rows, counts = settings.split.training.lists
+    rows, counts = lists_of(settings.split.training)
     fewest, most = span(settings.local_epochs if settings.local_steps is None else settings.local_steps)
     steps = np.full(len(counts), most)
     if fewest is not None and not at_most:
@@ -308,7 +308,7 @@ def is_worthwhile(asked: Settings, run: Run) -> bool:
     steps = asked.cohort_size * float(steps_of_clients(asked).mean())  # of a round
     if steps * asked.num_rounds < FEWEST_STEPS:
         return False
-    rows, _ = asked.split.training.lists
+    rows, _ = lists_of(asked.split.training)
     of_round = steps * (_TO_START + _operations(run, asked.data.train, rows) / _PER_SECOND)
     shortest = SHORTEST_ROUND["stream" if run.streams else "stack"]
     return of_round >= shortest and of_round * asked.num_rounds >= SHORTEST_RUN

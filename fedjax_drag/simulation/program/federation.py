@@ -55,6 +55,13 @@ class ClientSplit(NamedTuple):
     examples: Batch | None = None
 
 
+def lists_of(data: FederatedDataset) -> tuple[np.ndarray, np.ndarray]:
+    """The lists of examples of all clients and their lengths, ``rows`` and ``counts`` of data that are split."""
+    assert data.rows is not None
+    assert data.counts is not None
+    return data.rows, data.counts
+
+
 def hold_out(data: FederatedDataset, share: bool | float) -> ClientSplit:
     """Takes a share of each client's examples from the end of its row; rows are in random order.
 
@@ -75,7 +82,7 @@ def hold_out(data: FederatedDataset, share: bool | float) -> ClientSplit:
     if data.client_test is not None and is_default:
         examples, indices, counts = data.client_test
         return ClientSplit(data, _on_host(indices, counts), examples)
-    rows, counts = data.lists
+    rows, counts = lists_of(data)
     place = np.arange(rows.shape[1])
     examples = rows[place < counts[:, None]]
     if len(np.unique(examples)) < len(examples):
@@ -263,7 +270,7 @@ class _Pools(NamedTuple):
 def _pools(data: FederatedDataset, malicious: np.ndarray, source: str, seed: int) -> _Pools:
     """One list for each client, empty for malicious ones, or one list of all examples."""
     checks.one_of("root_source", source, ROOT_SOURCES)
-    rows, counts = data.lists
+    rows, counts = lists_of(data)
     sizes = np.where(malicious, 0, counts) if source == "benign" else counts
     examples = rows[np.arange(rows.shape[1]) < sizes[:, None]]
     if source == "benign":
