@@ -21,7 +21,6 @@ from fedjax_drag.simulation.cells import (
     advance_cells,
     evaluate_cells,
     examples_of,
-    for_each,
     gathered,
     init_cells,
     lower_cells,
@@ -197,7 +196,8 @@ class BatchSimulation:
         if len(stopped) < len(which):
             schedule = Schedule(first.num_rounds, first.eval_every, first.rounds_per_compile or first.eval_every)
             run = self.whole.runs[0]
-            totals = for_each(self.width, programs.no_totals(run))
+            totals = jax.tree.map(lambda total: np.zeros(self.width, total.dtype), programs.no_totals(run))
+            totals = jax.device_put(totals, share_of(self.mesh))
             advance = functools.partial(advance_cells, self.over, common, train, cells)
             evaluate = lambda states: evaluate_cells(self.over, common, cells, states, *evaluated)
             states = drive(schedule, states, int(states.round[0]), totals, advance, evaluate, record)

@@ -253,8 +253,8 @@ def lower_cells(
     """
     train, *evaluated = examples
     width, sharding = cells.key.shape[0], cells.key.sharding
-    states = jax.tree.map(lambda x: jax.ShapeDtypeStruct((width, *x.shape), x.dtype, sharding=sharding), shapes)
-    totals = for_each(width, programs.no_totals(cells.run))
+    stacked = lambda x: jax.ShapeDtypeStruct((width, *x.shape), x.dtype, sharding=sharding)
+    states, totals = jax.tree.map(stacked, (shapes, programs.no_totals(cells.run)))
     return LoweredBatch(
         init_cells(platform or jax.default_backend()).lower(over, common, cells, given),
         advance_cells.lower(over, common, train, cells, states, totals, np.int32(1)),
@@ -291,11 +291,6 @@ def _padded(federations: Sequence[Federation]) -> list[Federation]:
 def _longer(rows: Any, length: int) -> np.ndarray:
     missing = length - rows.shape[-1]
     return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])
-
-
-def for_each(width: int, totals: Totals) -> Totals:
-    """Totals of no rounds for so many cells."""
-    return jax.tree.map(lambda total: np.zeros(width, total.dtype), totals)
 
 
 def share_of(mesh: Mesh | None) -> Any:

@@ -17,7 +17,7 @@ from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.devices import host_state, memory
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
 from fedjax_drag.simulation.devices.model_sharding import num_shares
-from fedjax_drag.simulation.devices.placement import fetch, own_copy, place, placement
+from fedjax_drag.simulation.devices.placement import everywhere, fetch, own_copy, place, placement
 from fedjax_drag.simulation.driver import Schedule, Track, drive, said
 from fedjax_drag.simulation.model.initial_params import Start
 from fedjax_drag.simulation.planning.compatibility import check_jit
@@ -180,7 +180,7 @@ class Simulation:
         rows_travel = self.outline.rows_on != DEVICE
         schedule = Schedule(self.num_rounds, self.eval_every, 1 if rows_travel else self.rounds_per_compile)
         step = self._advance_cohort if rows_travel else self._advance
-        totals = programs.no_totals(self.spec)
+        totals = place(programs.no_totals(self.spec), everywhere(self.mesh))  # where the programs leave them
         return result(drive(schedule, state, int(state.round), totals, step, self._evaluate, record))
 
     def _compiled(self, begin: Callable[[], RunState]) -> tuple[list[Any], RunState]:

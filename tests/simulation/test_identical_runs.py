@@ -49,6 +49,17 @@ def call(settings):
     return calling
 
 
+@pytest.mark.thorough
+def test_rounds_that_go_on_on_several_devices_are_not_compiled_again(call):
+    compiled = []
+    for at_once in (2, 1):
+        jax.clear_caches()
+        with steps_in() as steps:
+            call(mesh="cores", cohort_size=4, num_rounds=2, eval_every=2, rounds_per_compile=at_once)
+        compiled.append(steps.count(COMPILING))
+    assert compiled[0] == compiled[1]
+
+
 def alone(function):
     """The same in a process that keeps nothing."""
     jax.clear_caches()
