@@ -144,14 +144,14 @@ def known(name: str, value: Any, part: str) -> Any:
     return value
 
 
-def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
-    """Raises ValueError, with the nearest spelling, unless ``value`` is one of ``allowed``."""
+def one_of(name: str, value: Any, allowed: Iterable[Any], otherwise: str = "") -> None:
+    """Raises ValueError, with the nearest spelling or else a hint, unless ``value`` is one of ``allowed``."""
     allowed = list(allowed)
     # Arrays compare entry by entry; they and whatever else has no hash are none of the names, numbers and flags.
     if not has_hash(value) or value not in allowed:
         names = [str(a) for a in allowed]
         near = get_close_matches(str(value), names, n=1) or get_close_matches(str(value).lower(), names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else otherwise and f"; {otherwise}"
         raise ArgumentError(name, f"must be one of {', '.join(map(str, allowed))}{hint}", given=value)
 
 

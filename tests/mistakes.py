@@ -146,7 +146,7 @@ DATA = (
         "needs one label for each example",
     ),
     Mistake("metric not in a list", "run(metrics=fd.metrics.f1())", "metrics=f1", "must be a list of metrics"),
-    Mistake("metric that is not measured", "run(metric='f1')", "metric='f1'", "must be one of accuracy, loss"),
+    Mistake("metric that is not measured", "run(metric='f1')", "metric='f1'", "loss; add others to metrics"),
     Mistake("loss of other targets", "run(loss=fd.losses.mse())", "loss", "take outputs float32[B, 10]"),
 )
 

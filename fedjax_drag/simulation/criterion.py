@@ -44,7 +44,7 @@ class Criterion(NamedTuple):
         """
         known = {one.name: cls(one.name, one.higher_is_better, one.is_share) for one in metrics} | {LOSS.name: LOSS}
         name = name or next((one for one in known if one == ACCURACY.name), next(iter(known)))
-        checks.one_of("metric", name, known)
+        checks.one_of("metric", name, known, otherwise="add others to metrics")
         return known[name]
 
     @property

@@ -16,7 +16,7 @@ from fedjax_drag.experiment.arena.trials import Trials, criterion_of, key_of
 from fedjax_drag.experiment.config.config import check_name
 from fedjax_drag.experiment.config.own import as_text, short, with_own_names
 from fedjax_drag.experiment.plain import plain
-from fedjax_drag.experiment.run import environment, folders
+from fedjax_drag.experiment.run import environment, folders, results
 from fedjax_drag.experiment.run.lock import refuse_links, waited_for
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
@@ -148,6 +148,8 @@ def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standi
     """
     if trials.folder is not None:
         refuse_links(trials.folder, *trials.folder.glob("*/"), *trials.folder.glob("*/*/"))
+        if any((trials.folder / name).exists() for name in (*results.WRITTEN, results.SWEEP)):
+            raise ValueError(f"out={str(trials.folder)!r}: holds a run or a sweep; choose another folder")
     grid, *_ = [trials.check(arena, entry) for entry in arena.entries]
     values = itertools.product(*(grid.labels[axis] for axis in arena.tasks))
     metric = environment.facts_of(criterion_of(grid.points[0].config))["criterion"]

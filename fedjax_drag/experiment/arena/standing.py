@@ -16,11 +16,11 @@ from fedjax_drag.checks import shown
 from fedjax_drag.experiment.arena.scores import Score, measured, score, worst_by_seed
 from fedjax_drag.experiment.config.own import is_own, texts
 from fedjax_drag.experiment.plain import write_json
-from fedjax_drag.experiment.run import environment
+from fedjax_drag.experiment.run import environment, results
 from fedjax_drag.files import read_json
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 
-FILE = "arena.json"
+FILE = results.STANDING
 """The file of a standing in an arena's folder."""
 
 SHIPPED = Path(__file__).parent / "standings"

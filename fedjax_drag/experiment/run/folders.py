@@ -23,7 +23,9 @@ from fedjax_drag.experiment.run.results import (
     FIGURES,
     LOGS,
     REPORT,
+    STANDING,
     SUMMARY,
+    SWEEP,
     WRITTEN,
 )
 from fedjax_drag.files import check_kinds, fitting
@@ -83,7 +85,7 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         what is to be overwritten is not a results folder.
     """
     where, others = f"out={str(folder)!r}", holds_others(folder)
-    if any((folder / name).is_file() for name in ("sweep.yaml", "arena.json")):
+    if any((folder / name).is_file() for name in (SWEEP, STANDING)):
         raise ValueError(f"{where}: holds a sweep or an arena; choose another folder")
     if resume and others and not ((folder / CONFIG).is_file() or (folder / CHECKPOINTS).is_dir()):
         raise ValueError(f"{where}: holds no run to resume")

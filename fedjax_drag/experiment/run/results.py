@@ -24,6 +24,9 @@ from fedjax_drag.simulation.result import with_client_seconds
 
 CONFIG, SUMMARY, REPORT, LOGS = "config.yaml", "summary.json", "report.html", "logs"
 
+SWEEP, STANDING = "sweep.yaml", "arena.json"
+"""By which the folder of a sweep and that of an arena are known."""
+
 FIGURES = ("accuracy.png", "curve.png")
 """The curve of a run that is judged by its accuracy, and of any other."""
 

@@ -11,7 +11,7 @@ from fedjax_drag.experiment.sweep.summary_page import summary
 from fedjax_drag.files import check_kinds, write_text
 from fedjax_drag.simulation.driver import reason
 
-CONFIG, TABLE, PARQUET, SUMMARY = "sweep.yaml", "table.csv", "table.parquet", "summary.md"
+CONFIG, TABLE, PARQUET, SUMMARY = results.SWEEP, "table.csv", "table.parquet", "summary.md"
 HEATMAP, CELLS, JOBS = "heatmap.png", "cells", "jobs"
 WRITTEN = (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP, CELLS)
 """Everything that a sweep writes into its folder."""
@@ -27,7 +27,7 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
             raise ValueError(f"{where}: already holds a sweep; {folders.REMEDY}")
     elif resume and folders.holds_others(folder, JOBS):  # where there is nothing yet, a sweep starts
         raise ValueError(f"{where}: holds no sweep to resume")
-    elif any((folder / name).exists() for name in (*WRITTEN, *results.WRITTEN)):
+    elif any((folder / name).exists() for name in (*WRITTEN, *results.WRITTEN, results.STANDING)):
         raise ValueError(f"{where}: holds something else than a sweep; choose another folder")
 
 

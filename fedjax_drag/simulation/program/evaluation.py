@@ -324,9 +324,10 @@ def work_metrics(
     malicious: Bool[Array, " clients"],
     valid: Bool[Array, " clients"] | None = None,
     drawn: Bool[Array, " clients"] | None = None,
+    accepted: Bool[Array, " clients"] | None = None,
+    *,
     may_be_absent: bool = False,
     may_be_silent: bool = False,
-    accepted: Bool[Array, " clients"] | None = None,
 ) -> dict[str, jax.Array]:
     """Metrics of the local passes of a round, scalars.
 
@@ -340,9 +341,9 @@ def work_metrics(
       malicious: ``[S]`` bool.
       valid: which clients answer, ``[S]``; default everybody.
       drawn: which clients work, ``[S]``; default those that answer.
+      accepted: whose messages are usable, ``[S]``; default everybody's.
       may_be_absent: whether a client may be missing for another reason than the method's.
       may_be_silent: whether a round may be without an answer of a benign client.
-      accepted: whose messages are usable, ``[S]``; default everybody's.
     """
     valid = jnp.ones(malicious.shape, bool) if valid is None else valid
     drawn = valid if drawn is None else drawn

@@ -58,6 +58,13 @@ def test_two_processes_that_play_in_one_folder_keep_each_other_s_rows(monkeypatc
     assert set(fd.arena.read(tmp_path).rows) == {"fedavg", "krum"}
 
 
+@pytest.mark.parametrize("name", [results.CONFIG, results.SWEEP])
+def test_an_arena_is_not_put_beside_a_run_or_a_sweep(name, tmp_path):
+    (tmp_path / name).touch()
+    with pytest.raises(ValueError, match="holds a run or a sweep; choose another folder"):
+        fd.arena.run(TWO, tmp_path)
+
+
 def test_rows_of_another_protocol_are_not_mixed_in(monkeypatch, tmp_path):
     other = fd.arena.Standing("other", 1, ["only one"], ["none"], [0], {})
     stand_in(monkeypatch, lambda label: other.write(tmp_path))

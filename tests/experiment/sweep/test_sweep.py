@@ -410,6 +410,12 @@ def test_resume_and_overwrite_look_at_the_folder_first(finished, tmp_path):
     assert times(folder) == before
 
 
+def test_a_sweep_is_not_put_into_the_folder_of_an_arena(tmp_path):
+    (tmp_path / "arena.json").touch()
+    with pytest.raises(ValueError, match="holds something else than a sweep"):
+        sweep(small(aggregator=["krum"], seed=[1]), out=tmp_path)
+
+
 def test_overwrite_removes_what_the_sweep_wrote_and_nothing_else(tmp_path):
     out = tmp_path / "out"
     sweep(small(aggregator=["krum"]), out=out)
