@@ -1,6 +1,6 @@
 """The ``fedjax-drag`` command: arguments and printing, nothing else.
 
-``main`` joins the commands, each in a module of its own (``run``, ``sweep``, ``tune``, ``listing``, ``data``), but
-``plot`` and ``report`` in ``showing``; ``common`` is what they share. JAX is imported when a command runs: ``--help``
-stays quick.
+``app`` joins the commands, each in a module of its own, but ``plot`` and ``report`` in ``showing``; ``common`` is what
+they share. JAX is imported when a command runs: ``--help`` stays quick. In their docstrings a backspace keeps the lines
+of the paragraph that follows it.
 """

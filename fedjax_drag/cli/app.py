@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from fedjax_drag.cli import arena, configs, data, listing, plan, run, showing, sweep, tune
-from fedjax_drag.cli.common import laid_out
 from fedjax_drag.version import __version__
 
 # Nothing else is imported here: JAX and matplotlib take seconds, and --help needs neither.
@@ -20,13 +19,12 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-@laid_out
 def _app(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    r"""Federated learning under data heterogeneity and Byzantine attack, as one compiled JAX program.
+    """Federated learning under data heterogeneity and Byzantine attack, as one compiled JAX program.
 
     \b
     Examples:

@@ -11,7 +11,6 @@ from fedjax_drag.cli.common import (
     OutFolder,
     Quiet,
     config_argument,
-    laid_out,
     reported,
     user_errors,
     without_garbage_collection,
@@ -26,7 +25,6 @@ app = typer.Typer(
 
 
 @app.command()
-@laid_out
 def run(
     config: Annotated[Path, config_argument("an arena")],
     entry: Annotated[
@@ -41,7 +39,7 @@ def run(
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Run code that CONFIG refers to.")] = False,
     debug: Debug = False,
 ) -> None:
-    r"""Play the entries of CONFIG that have not been played, and show the standing.
+    """Play the entries of CONFIG that have not been played, and show the standing.
 
     CONFIG has under base the configuration of a run, with a validation split (data.validation_fraction), and beside it
 
@@ -89,7 +87,6 @@ def run(
 
 
 @app.command()
-@laid_out
 def enter(
     code: Annotated[str, typer.Argument(metavar="CODE", help="The defence, as my_rules.py:my_rule.")],
     settings: Annotated[
@@ -106,7 +103,7 @@ def enter(
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Run CODE.")] = False,
     debug: Debug = False,
 ) -> None:
-    r"""Play a defence of your own, and show it beside the entries that have been played.
+    """Play a defence of your own, and show it beside the entries that have been played.
 
     Where --arena is a standing, the new entry alone is played. CODE is a function in a file or a module, whose
     arguments can be tuned.
@@ -150,7 +147,6 @@ def _play(arena: Any, given: Any, out: Path | None, quiet: bool, allow_code: boo
 
 
 @app.command()
-@laid_out
 def table(
     standing: Annotated[
         str, typer.Argument(metavar="DIR", help="Results folder, its arena.json, or a standing of the package.")
@@ -164,7 +160,7 @@ def table(
     figures: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the figures as SVG.")] = None,
     debug: Debug = False,
 ) -> None:
-    r"""Show the standing of an arena that has been played.
+    """Show the standing of an arena that has been played.
 
     What has changed: entries that are new or gone, those whose rank is another among the entries of both standings, and
     those whose intervals of the worst case do not overlap.

@@ -1,4 +1,4 @@
-"""Shared by the commands: layout of help, errors as one line, the default results folder."""
+"""Shared by the commands: arguments and options, errors as one line."""
 
 import errno
 import gc
@@ -8,10 +8,10 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -56,14 +56,6 @@ AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Run code that CONFIG refers to; what KEY=VALUE refers to runs anyhow.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def laid_out(command: Command) -> Command:
-    r"""Makes each ``\b`` of a docstring the character after which help keeps the lines of a paragraph."""
-    command.__doc__ = (command.__doc__ or "").replace("\\b", "\b")
-    return command
 
 
 class MisuseError(Exception):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import Debug, MisuseError, config_argument, laid_out, reported, user_errors, writes
+from fedjax_drag.cli.common import Debug, MisuseError, config_argument, reported, user_errors, writes
 from fedjax_drag.experiment.config import shipped
 from fedjax_drag.files import read_bytes
 
@@ -17,9 +17,8 @@ _COLUMNS = 120
 
 
 @app.callback()
-@laid_out
 def list_(context: typer.Context) -> None:
-    r"""List the configurations that come with the package: name, the command that takes it, what it is.
+    """List the configurations that come with the package: name, the command that takes it, what it is.
 
     \b
     Examples:
@@ -38,7 +37,6 @@ def list_(context: typer.Context) -> None:
 
 
 @app.command()
-@laid_out
 def copy(
     config: Annotated[Path, config_argument("an experiment")],
     output: Annotated[
@@ -46,7 +44,7 @@ def copy(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    r"""Copy a configuration into a file, to edit it.
+    """Copy a configuration into a file, to edit it.
 
     \b
     Examples:

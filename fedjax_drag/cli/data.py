@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import AllowCode, Debug, Overrides, config_argument, laid_out, reported, user_errors, writes
+from fedjax_drag.cli.common import AllowCode, Debug, Overrides, config_argument, reported, user_errors, writes
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -13,14 +13,13 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Find, prepa
 
 
 @app.command()
-@laid_out
 def status(
     data_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Look there alone, as data.data_dir in a configuration does.")
     ] = None,
     debug: Debug = False,
 ) -> None:
-    r"""Show which data sets are on this machine, and where.
+    """Show which data sets are on this machine, and where.
 
     Looked in are the folder named by FEDJAX_DRAG_DATA, /usr/share/datasets, and for what TensorFlow Datasets has
     prepared TFDS_DATA_DIR or ~/tensorflow_datasets. Nothing is read but names.
@@ -43,7 +42,6 @@ def status(
 
 
 @app.command()
-@laid_out
 def prepare(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Data set that TFDS has.", show_default=False)],
     source: Annotated[
@@ -57,7 +55,7 @@ def prepare(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    r"""Prepare a data set for TensorFlow Datasets, from files that are here or by its download.
+    """Prepare a data set for TensorFlow Datasets, from files that are here or by its download.
 
     Needs the extra tfds: pip install 'fedjax-drag[tfds]'. Files that are here are read without it, so this is for those
     who share data through TFDS.
@@ -77,7 +75,6 @@ def prepare(
 
 
 @app.command()
-@laid_out
 def skew(
     config: Annotated[Path, config_argument("an experiment")],
     overrides: Overrides = None,
@@ -87,7 +84,7 @@ def skew(
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    r"""Show how the data of an experiment are spread over clients and classes, without running it.
+    """Show how the data of an experiment are spread over clients and classes, without running it.
 
     \b
     Examples:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import Debug, laid_out, reported, user_errors
+from fedjax_drag.cli.common import Debug, reported, user_errors
 
 # Nothing else is imported here: JAX takes its time, and neither --help nor a wrong kind needs it.
 
@@ -36,7 +36,6 @@ def _complete_kind(incomplete: str) -> list[str]:
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
-@laid_out
 def list_(
     kind: Annotated[
         str | None,
@@ -50,7 +49,7 @@ def list_(
     markdown: Annotated[bool, typer.Option("--markdown", help="A Markdown table.")] = False,
     debug: Debug = False,
 ) -> None:
-    r"""List what a configuration can name: arguments with defaults, what it does, its paper.
+    """List what a configuration can name: arguments with defaults, what it does, its paper.
 
     Of an aggregation rule also its breakdown point and its cost.
 

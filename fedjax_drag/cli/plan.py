@@ -15,7 +15,6 @@ from fedjax_drag.cli.common import (
     MisuseError,
     Overrides,
     config_argument,
-    laid_out,
     reported,
     user_errors,
 )
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
 
-@laid_out
 def plan(
     config: Annotated[Path, config_argument("an experiment or a sweep")],
     overrides: Overrides = None,
@@ -44,7 +42,7 @@ def plan(
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    r"""Tell what CONFIG would need on an accelerator, on a machine that has none.
+    """Tell what CONFIG would need on an accelerator, on a machine that has none.
 
     The programs are compiled by the accelerator's own compiler, which says whether they fit, how much memory is data,
     state and temporary, what a round moves and multiplies and how many kernels it starts. From these follows about how

@@ -16,7 +16,6 @@ from fedjax_drag.cli.common import (
     Overrides,
     Quiet,
     config_argument,
-    laid_out,
     nan_checks,
     reported,
     user_errors,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
 
-@laid_out
 def run(
     config: Annotated[Path, config_argument("an experiment")],
     overrides: Overrides = None,
@@ -51,7 +49,7 @@ def run(
     debug_nans: DebugNans = False,
     debug: Debug = False,
 ) -> None:
-    r"""Run the experiment in CONFIG and write a results folder with curves, metrics and checkpoints.
+    """Run the experiment in CONFIG and write a results folder with curves, metrics and checkpoints.
 
     KEY=VALUE changes a key of the configuration; dots reach into a component, and into those inside it. Naming
     another component replaces it, arguments included. A component may be code of your own, FILE.py:NAME or

@@ -5,12 +5,11 @@ from typing import Annotated
 
 import typer
 
-from fedjax_drag.cli.common import Debug, laid_out, reported, user_errors, writes
+from fedjax_drag.cli.common import Debug, reported, user_errors, writes
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
 
-@laid_out
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Results folders.", show_default=False)],
     output: Annotated[
@@ -30,7 +29,7 @@ def plot(
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="Headline.")] = None,
     debug: Debug = False,
 ) -> None:
-    r"""Draw test accuracy, or another metric, against rounds or their cost, one line per method.
+    """Draw test accuracy, or another metric, against rounds or their cost, one line per method.
 
     Runs that differ only by seed share a line, their mean, in a band from minimum to maximum. The folder
     of a comparison or of a sweep stands for all its runs. Lines are named by what differs between the runs.
@@ -49,7 +48,6 @@ def plot(
         typer.echo(path)
 
 
-@laid_out
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Results folder.", show_default=False)],
     out: Annotated[
@@ -64,7 +62,7 @@ def report(
     ] = True,
     debug: Debug = False,
 ) -> None:
-    r"""Write what is in the results folder of a run, a comparison or a sweep as one HTML page.
+    """Write what is in the results folder of a run, a comparison or a sweep as one HTML page.
 
     The page needs no network and can be sent as it is. Runs that are still going, were interrupted, failed or diverged
     are marked.

@@ -15,7 +15,6 @@ from fedjax_drag.cli.common import (
     Overrides,
     Quiet,
     config_argument,
-    laid_out,
     nan_checks,
     reported,
     user_errors,
@@ -25,7 +24,6 @@ from fedjax_drag.cli.common import (
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
 
-@laid_out
 def sweep(
     config: Annotated[Path, config_argument("a sweep")],
     overrides: Overrides = None,
@@ -51,7 +49,7 @@ def sweep(
     debug_nans: DebugNans = False,
     debug: Debug = False,
 ) -> None:
-    r"""Run every combination of the values under axes in CONFIG; write a table, a summary and a heat map.
+    """Run every combination of the values under axes in CONFIG; write a table, a summary and a heat map.
 
     CONFIG is the configuration of a run with one more key, axes: a mapping from a key, dotted to reach into a
     component, to the list of its values. What it compares, if it does, is one more axis, method.

@@ -6,21 +6,11 @@ from typing import Annotated
 import typer
 
 from fedjax_drag import stopping
-from fedjax_drag.cli.common import (
-    AllowCode,
-    Debug,
-    Overrides,
-    config_argument,
-    laid_out,
-    reported,
-    user_errors,
-    writes,
-)
+from fedjax_drag.cli.common import AllowCode, Debug, Overrides, config_argument, reported, user_errors, writes
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
 
-@laid_out
 def tune(
     config: Annotated[Path, config_argument("an experiment")],
     overrides: Overrides = None,
@@ -37,7 +27,7 @@ def tune(
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    r"""Measure how the run in CONFIG is computed fastest on this machine.
+    """Measure how the run in CONFIG is computed fastest on this machine.
 
     Nothing else is timed: clients_axis=auto and mesh=auto, the defaults, decide without a clock. Here each alternative
     is compiled and timed for a few rounds: all clients of a round at once, one after another or in chunks
