@@ -46,6 +46,11 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
 
 
+def message_of(error: BaseException) -> str:
+    """The first line of an error; its type where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 _NOT_SHOWN = object()
 
 

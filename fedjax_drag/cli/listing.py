@@ -9,25 +9,9 @@ from fedjax_drag.cli.common import Debug, reported, user_errors
 # Nothing else is imported here: JAX takes its time, and neither --help nor a wrong kind needs it.
 
 KINDS = (
-    "aggregators",
-    "algorithms",
-    "clients",
-    "privacy",
-    "attacks",
-    "compressors",
-    "selections",
-    "clocks",
-    "graphs",
-    "mixings",
-    "datasets",
-    "partitions",
-    "models",
-    "optimizers",
-    "local_optimizers",
-    "schedules",
-    "losses",
-    "metrics",
-    "augmentations",
+    *("aggregators", "algorithms", "clients", "privacy", "attacks", "compressors", "selections", "clocks", "graphs"),
+    *("mixings", "datasets", "partitions", "models", "optimizers", "local_optimizers", "schedules", "losses"),
+    *("metrics", "augmentations"),
 )
 """Those of the catalog, which imports JAX."""
 

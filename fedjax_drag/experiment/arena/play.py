@@ -187,8 +187,6 @@ def play(arena: Arena, trials: Trials, given: Standing | None = None) -> Standin
             played = row is not None and _has_played(row, arena, entry)
             if row is None or not played:
                 row = _play(arena, entry, trials)
-            elif row.passes is None:  # of a version that did not count them
-                row = dataclasses.replace(row, passes=_demands(arena, entry, trials)[1])
             bar.update(number * sweeps, before=played)
             decided.add(entry.label)
             if row != standing.rows.get(entry.label):
@@ -227,31 +225,21 @@ def _play(arena: Arena, entry: Entry, trials: Trials) -> Row:
     started = time.monotonic()
     outcome = trials.play(arena, entry)
     seconds = trials.seconds(arena, entry) or time.monotonic() - started
-    needs, passes = _demands(arena, entry, trials)
+    config = trials.config(arena, entry)
+    num_clients = Federations().split(config).num_clients
     return Row(
         label=entry.label,
         method=as_text(entry.method),
         settings=as_text(entry.settings),
-        needs=needs,
-        choices=plain(outcome.choices),
-        accuracy=plain(outcome.accuracy),
-        failures=list(outcome.failures),
+        needs=requirements.needs(config, num_clients),
         seconds=seconds,
         key=key_of(arena, entry),
-        passes=passes,
+        passes=requirements.passes(config, num_clients),
         played=datetime.date.today().isoformat(),
         package=__version__,
-        doubts=list(outcome.doubts),
         code=code_of(entry.method),
-        backdoors=dict(outcome.backdoors),
+        **plain(outcome._asdict()),
     )
-
-
-def _demands(arena: Arena, entry: Entry, trials: Trials) -> tuple[list[str], float | None]:
-    """What it must know, and its passes over the deltas."""
-    config = trials.config(arena, entry)
-    num_clients = Federations().split(config).num_clients
-    return requirements.needs(config, num_clients), requirements.passes(config, num_clients)
 
 
 def _write(standing: Standing, arena: Arena, folder: Path, decided: Container[str]) -> None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedjax_drag.checks import ArgumentError
+from fedjax_drag.checks import ArgumentError, message_of
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, Component, each
 from fedjax_drag.experiment.config.config import Config
@@ -129,7 +129,7 @@ def traced(trace: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     try:
         return trace(*args, **kwargs)
     except (TypeError, OverflowError) as error:
-        raise ValueError(str(error).splitlines()[0]) from error
+        raise ValueError(message_of(error)) from error
 
 
 def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:

@@ -1,11 +1,12 @@
 """From a YAML file, or a mapping, and overrides to an experiment that is ready: read, merged, checked and resolved."""
 
+import contextlib
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from fedjax_drag.checks import shown
 from fedjax_drag.experiment.build.own_parts import Code
@@ -15,8 +16,6 @@ from fedjax_drag.experiment.config.own import OwnName, references, with_own_name
 from fedjax_drag.experiment.config.shipped import find
 from fedjax_drag.experiment.config.yaml_text import parse, read_file
 from fedjax_drag.simulation.option_groups import check_adversary
-
-T = TypeVar("T")
 
 Source = str | Path | Mapping[str, Any] | Config
 """Where a configuration comes from: a YAML file, by its path or by a name that the package has; a mapping of its keys;
@@ -67,16 +66,22 @@ def load_experiment(
     compared = variants(config)
     if not compared:
         raise ValueError("compare={}: must have at least one label, or be null")
-    whole = resolve(config, code)
-    return Experiment(whole, {label: labelled(label, resolve, run, code) for label, run in compared.items()})
+    whole, runs = resolve(config, code), {}
+    for label, run in compared.items():
+        with within(f"compare.{label}"):
+            runs[label] = resolve(run, code)
+    return Experiment(whole, runs)
 
 
-def labelled(label: str, function: Callable[..., T], *args: Any) -> T:
-    """Calls a function; its errors name the variant they are about."""
+@contextlib.contextmanager
+def within(where: str) -> Iterator[None]:
+    """A ValueError inside names the variant or the cell that it is about, such as ``compare.A``; empty for nothing."""
     try:
-        return function(*args)
+        yield
     except ValueError as error:
-        raise ValueError(f"compare.{label}: {error}") from error
+        if not where:
+            raise
+        raise ValueError(f"{where}: {error}") from error
 
 
 def load(source: Source, overrides: Iterable[str | Mapping[str, Any]] = ()) -> Config:
@@ -167,10 +172,8 @@ def variants(config: Config) -> dict[str, Config]:
             raise ValueError(f"{where}={changes!r}: must be a mapping of the keys that it changes")
         if "compare" in changes or "name" in changes:
             raise ValueError(f"{where}: must not contain 'compare' or 'name'")
-        try:
+        with within(where):
             result[label] = check(merged(base | {"name": label, "compare": None}, [changes]))
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
     return result
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from fedjax_drag.checks import first_line, message_of
 from fedjax_drag.experiment.config.components import KIND_OF
 from fedjax_drag.experiment.config.own import PYTHON, OwnName, place_and_name
 from fedjax_drag.simulation.model.model import signature_of
@@ -95,8 +96,7 @@ def load_installed(name: str, point: EntryPoint) -> Builder:
     try:
         return point.load()
     except Exception as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(f"{name!r} of {point.value}: cannot be imported: {reason}") from error
+        raise ValueError(f"{name!r} of {point.value}: cannot be imported: {message_of(error)}") from error
 
 
 def _load(where: str, reference: str) -> Any:
@@ -154,9 +154,8 @@ def _run_once(path: Path, checksum: str) -> ModuleType:
 
 def _reason(error: Exception, path: str = "") -> str:
     """An exception in one line, with the line of the user's file."""
-    text = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    return f"line {lines[-1]}: {text}" if lines else text
+    return f"line {lines[-1]}: {first_line(error)}" if lines else first_line(error)
 
 
 def _makes_parts(value: Any) -> bool:

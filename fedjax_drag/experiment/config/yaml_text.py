@@ -10,6 +10,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fedjax_drag.checks import first_line, message_of
 from fedjax_drag.experiment.config.own import as_text, with_own_names
 
 _MOST_BYTES = 1 << 20
@@ -70,8 +71,7 @@ def one_line(error: Exception) -> str:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
     known = isinstance(error, ValueError | OSError | yaml.YAMLError | OmegaConfBaseException)
-    reason = next(iter(str(error).splitlines()), "")
-    return reason if known and reason else f"cannot be read ({type(error).__name__}: {reason})"
+    return message_of(error) if known and str(error) else f"cannot be read ({first_line(error)})"
 
 
 _SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

@@ -14,13 +14,12 @@ from tqdm import tqdm
 
 from fedjax_drag.experiment.figures.labels import clean, data_title, method, shared
 from fedjax_drag.experiment.figures.series import ROUND, Curve, curves, given_labels, judged_by, measured
-from fedjax_drag.experiment.figures.style import GRID, INK, spread
+from fedjax_drag.experiment.figures.style import GRID, INK, save, spread
 from fedjax_drag.experiment.run import metric_kinds, results
 from fedjax_drag.experiment.run.metric_kinds import MetricKind
 from fedjax_drag.experiment.run.results import StoredRun
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import load_grid
-from fedjax_drag.files import replaced
 
 FORMATS = (".png", ".pdf", ".svg")
 """File name suffixes that can be drawn."""
@@ -92,8 +91,7 @@ def plot(
         for note in filter(None, (run.note, *(f"{str(run.folder)!r}: has no {name}" for name in lacking))):
             tqdm.write(note, file=sys.stderr)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(target) as stream:
-        figure.savefig(stream, format=target.suffix[1:].lower(), dpi=160, bbox_inches="tight", pad_inches=0.15)
+    save(figure, target)
     return target
 
 

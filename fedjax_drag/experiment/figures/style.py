@@ -3,10 +3,13 @@
 import io
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+
+from fedjax_drag.files import replaced
 
 INK, GRID = "#222222", "#e4e4e4"
 """Colours that :func:`inline` gives to the page: that of its text, and that of its rules."""
@@ -20,6 +23,12 @@ def as_svg(figure: Figure) -> str:
     with rc_context({"svg.hashsalt": "fedjax_drag", "svg.fonttype": "none"}):
         figure.savefig(stream, format="svg", bbox_inches="tight", pad_inches=0.15, metadata=_UNSIGNED)
     return re.sub(r"[ \t]+$", "", stream.getvalue(), flags=re.MULTILINE)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes the image with room for its labels; the end of the file's name is its format."""
+    with replaced(path) as stream:
+        figure.savefig(stream, format=path.suffix[1:].lower(), dpi=160, bbox_inches="tight", pad_inches=0.15)
 
 
 def inline(figure: Figure, colors: Mapping[str, str] | None = None) -> str:

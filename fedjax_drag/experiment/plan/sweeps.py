@@ -5,11 +5,12 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 
 from fedjax_drag.accelerators.targets import Target
+from fedjax_drag.checks import message_of
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.plan.programs import ProgramPlan, Say, TooLargeError, array_bytes, compile_programs
 from fedjax_drag.experiment.plan.runs import RunPlan, plan_run
 from fedjax_drag.experiment.run.planning import Federations
-from fedjax_drag.experiment.sweep.grid import Grid, Point, describe
+from fedjax_drag.experiment.sweep.grid import Grid, Point, in_common
 from fedjax_drag.simulation.batch import lower_batch
 from fedjax_drag.simulation.cells import likeness
 from fedjax_drag.simulation.planning.setup import federate
@@ -92,7 +93,7 @@ def plan_sweep(grid: Grid, target: Target, say: Say, most: int | None = None) ->
             federate(settings)
             groups.setdefault(build.traced(likeness, settings), []).append((point, settings))
         except ValueError as error:
-            failed[point.label] = str(error).splitlines()[0]
+            failed[point.label] = message_of(error)
     for number, members in enumerate(groups.values(), start=1):
         alone = len(members) == 1 or most == 1 or members[0][1].is_run_alone
         say_which = lambda words, number=number: say(f"program {number} of {len(groups)}: {words}")
@@ -103,7 +104,7 @@ def plan_sweep(grid: Grid, target: Target, say: Say, most: int | None = None) ->
             else:
                 programs.append(_plan_cells(members, target, say_which, min(most or len(members), len(members))))
         except ValueError as error:
-            failed |= {point.label: str(error).splitlines()[0] for point, _ in members}
+            failed |= {point.label: message_of(error) for point, _ in members}
     return SweepPlan(target, tuple(programs), failed)
 
 
@@ -111,7 +112,7 @@ def _plan_cells(members: Sequence[tuple[Point, Settings]], target: Target, say: 
     """Cells of one program: ``width`` at a time, or half as many until they fit, as a sweep does."""
     points, settings = zip(*members, strict=True)
     devices, usable = min(target.num_devices, len(members)), target.chip.usable
-    data, label = settings[0].data, _common_name(points)
+    data, label = settings[0].data, in_common(points) or f"{len(points)} cells"
     while True:
         lowered = build.traced(lower_batch, settings, width=width, devices=target.devices)
         width = lowered.width
@@ -147,10 +148,3 @@ def _plan_cells(members: Sequence[tuple[Point, Settings]], target: Target, say: 
         if plan.fits or width <= devices:
             return plan
         width //= 2
-
-
-def _common_name(points: Sequence[Point]) -> str:
-    """The values that all cells share; where there are none, how many cells there are."""
-    values = [point.values for point in points]
-    same = {axis: value for axis, value in values[0].items() if all(own[axis] == value for own in values)}
-    return describe(same) if same else f"{len(points)} cells"

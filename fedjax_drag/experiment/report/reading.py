@@ -18,9 +18,9 @@ from fedjax_drag.experiment.run import environment, metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep import outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, load_grid
+from fedjax_drag.experiment.sweep.outcomes import verdict
 from fedjax_drag.files import read_bytes, read_json
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
-from fedjax_drag.simulation.result import rejection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,18 +173,16 @@ def _status(history: History, figures: Mapping[str, Any], rounds: int) -> tuple[
         return "unfinished", ""
     last = int(history["round"][-1])
     stopped_by = finite(figures.get("diverged_at"))
-    if stopped_by is not None:
-        return "diverged", f"parameters are not finite after round {stopped_by:.0f}"
-    loss = history.get("test_loss", np.zeros(1))
-    if not np.isfinite(loss[-1]).all():
-        return "diverged", f"test_loss is not finite at round {last}"
+    status, message = verdict(history, None if stopped_by is None else int(stopped_by))
+    if status == "diverged":
+        return status, message
     if figures.get("interrupted") is True:
         return "interrupted", f"stopped after {last} of {rounds} rounds"
     if isinstance(ended := figures.get("ended_early"), str):
         return "done", ended
     if last < rounds:
         return "unfinished", f"{last} of {rounds} rounds so far"
-    return "done", rejection(history)
+    return status, message
 
 
 def _failures(path: Path, grid: Grid) -> dict[tuple[str, ...], str]:

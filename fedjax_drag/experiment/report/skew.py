@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_drag.checks import message_of
 from fedjax_drag.data.formats.cache import kept_as_it_is
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.experiment.build.resolve import resolve
@@ -43,7 +44,7 @@ def splits(runs: Sequence[ReportedRun]) -> tuple[list[tuple[Panel, str]], str]:
                     return made, "Not shown, since an example has no single class."
                 report = fed.skew_report()
         except (ValueError, OSError, ImportError) as error:
-            return made, f"Not shown, since the data cannot be had here: {next(iter(str(error).splitlines()), '')}"
+            return made, f"Not shown, since the data cannot be had here: {message_of(error)}"
         about = f"examples by client and class: {report.title}"
         made.append((Panel(_heat_map(report), f"{report.title}, seed {config.seed}", about), _note(report)))
     left = len(different) - SPLITS

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.build import build
-from fedjax_drag.experiment.build.experiment import Experiment, Source, labelled, load_experiment
+from fedjax_drag.experiment.build.experiment import Experiment, Source, load_experiment, within
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.own import identities
@@ -115,10 +115,10 @@ def _jobs(experiment: Experiment, folder: Path | None, resume: bool, federations
     """The runs of an experiment, those of a comparison in folders of their own."""
     jobs: list[Job] = []
     for label, config in experiment.runs.items():
-        place, prepare = folder, _prepare
-        if experiment.config.compare is not None:
-            place, prepare = folder and folder / slug(label), partial(labelled, label, _prepare)
-        jobs.append(Job(label, config, prepare(config, federations, place if resume else None), place))
+        compares = experiment.config.compare is not None
+        where, place = (f"compare.{label}", folder and folder / slug(label)) if compares else ("", folder)
+        with within(where):
+            jobs.append(Job(label, config, _prepare(config, federations, place if resume else None), place))
     return tuple(jobs)
 
 
@@ -126,7 +126,8 @@ def _check_resumable(experiment: Experiment, folder: Path) -> None:
     folders.check_same(folder, experiment.config)
     if experiment.config.compare is not None:
         for label, config in experiment.runs.items():
-            labelled(label, folders.check_same, folder / slug(label), config)
+            with within(f"compare.{label}"):
+                folders.check_same(folder / slug(label), config)
 
 
 def _prepare(config: Config, federations: Federations, begun: Path | None = None) -> Simulation:

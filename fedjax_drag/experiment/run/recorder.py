@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 from tqdm import tqdm
 
+from fedjax_drag.checks import message_of
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.plain import plain, write_json
 from fedjax_drag.experiment.run import environment, metrics_file, results
@@ -157,7 +158,7 @@ class Recorder:
             yield
         except Exception as error:  # Orbax raises many kinds
             full = _is_full_disk(error)
-            reason = os.strerror(errno.ENOSPC) if full else next(iter(str(error).splitlines()), type(error).__name__)
+            reason = os.strerror(errno.ENOSPC) if full else message_of(error)
             remedy = f"{'free space' if full else 'put that right'} and run again with --resume"
             raise OSError(f"{reason} at round {round_number} in {str(self._folder)!r}; {remedy}") from error
 

@@ -114,8 +114,7 @@ def executor(launcher: str, folder: Path, options: Iterable[str] = ()) -> Any:
         made = submitit.AutoExecutor(folder, cluster=launcher)
         made.update_parameters(**asked)
     except (RuntimeError, NameError, TypeError, ValueError, AssertionError) as error:
-        reason = next(iter(str(error).splitlines()), "cannot be used")
-        raise ValueError(f"launcher={launcher!r}: {reason}") from error
+        raise ValueError(f"launcher={launcher!r}: {checks.message_of(error)}") from error
     return made
 
 

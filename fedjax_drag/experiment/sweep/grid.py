@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_drag.checks import shown
-from fedjax_drag.experiment.build.experiment import check_kind, read, variants, warn_of_fallbacks
+from fedjax_drag.experiment.build.experiment import check_kind, read, variants, warn_of_fallbacks, within
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.components import COMPONENTS, unknown_key
@@ -128,6 +128,12 @@ def describe(values: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def in_common(points: Iterable[Point]) -> str:
+    """The name of several cells: the values that they share; empty where there are none."""
+    first, *others = [point.values for point in points]
+    return describe({axis: value for axis, value in first.items() if all(own[axis] == value for own in others)})
+
+
 def _lists(written: Any) -> dict[str, list[Any]]:
     """Values by axis, from a mapping with dotted or nested keys."""
     if not isinstance(written, Mapping) or not written:
@@ -169,11 +175,9 @@ def _check_adversaries(points: Iterable[Point], said: bool) -> None:
     attacked = said or any(point.config.attack is not None for point in points)
     for point in points:
         config = point.config
-        try:
+        with within(f"axes: {point.label}"):
             if config.attack is not None or not attacked:
                 check_adversary(config.attack, config.byzantine_fraction, config.num_byzantine)
-        except ValueError as error:
-            raise ValueError(f"axes: {point.label}: {error}") from None
 
 
 def _labels(axis: str, values: Sequence[Any]) -> list[Any]:
@@ -222,11 +226,9 @@ def _points(
         name = describe({axis: value for axis, value in values.items() if axis != "seed"}) or base.name
         ordered = [_nested(axis, changes[axis]) for axis in sorted(changes, key=lambda axis: axis.count("."))]
         start, resolved = starts[values.get(METHOD, "")]
-        try:  # whole components are set before the arguments inside them
+        with within(f"axes: {label}"):  # whole components are set before the arguments inside them
             config = check(merged(start, [*ordered, {"name": name}]), resolved, changed)
             points.append(Point(values, label, slug(label), resolve(config, code, changed)))
-        except ValueError as error:
-            raise ValueError(f"axes: {label}: {error}") from None
     shared = Counter(point.folder for point in points)
     return tuple(
         dataclasses.replace(point, folder=f"{point.folder[:_MOST_LETTERS]}-{zlib.crc32(point.label.encode()):08x}")

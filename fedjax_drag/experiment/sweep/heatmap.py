@@ -1,7 +1,5 @@
 """A sweep's matrix of final values as an image."""
 
-from pathlib import Path
-
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -12,7 +10,6 @@ from matplotlib.patches import Rectangle
 from fedjax_drag.experiment.figures.labels import COMMA, clean
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.sweep.outcome_table import Matrix
-from fedjax_drag.files import replaced
 
 _WIDTH, _HEIGHT = 0.95, 0.44  # of a cell, in inches
 _GAP = 0.35  # between the columns and the worst case, in cells
@@ -62,12 +59,6 @@ def draw(matrix: Matrix, title: str) -> Figure:
     return figure
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes the figure with room for its labels."""
-    with replaced(path) as stream:
-        figure.savefig(stream, format=path.suffix[1:], dpi=160, bbox_inches="tight", pad_inches=0.15)
-
-
 def _cell(axes: Axes, x: float, y: float, merit: float, written: str, scale: Normalize, hatched: bool) -> None:
     color = colormaps["viridis"](scale(merit)) if np.isfinite(merit) else _EMPTY
     patch = Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=color, edgecolor="#B5B5B5", linewidth=0.0)
@@ -82,13 +73,10 @@ def _cell(axes: Axes, x: float, y: float, merit: float, written: str, scale: Nor
 
 
 def _head(axes: Axes, matrix: Matrix, title: str) -> None:
-    over = (
-        f", mean over {matrix.num_seeds} seeds \N{PLUS-MINUS SIGN} standard deviation" if matrix.num_seeds > 1 else ""
-    )
     by, unit = matrix.criterion, " in %" * matrix.criterion.is_share
     heads = (
         (clean(title, 60), 24.0, {"fontsize": 13, "fontweight": "bold", "color": _INK}),
-        (f"final {metric_kinds.title(by.column)}{unit}{over}", 9.0, {"fontsize": 9.5, "color": _MUTED}),
+        (f"final {metric_kinds.title(by.column)}{unit}{matrix.over_seeds}", 9.0, {"fontsize": 9.5, "color": _MUTED}),
     )
     for text, height, style in heads:
         above = axes.annotate(text, (0.0, 1.0), (0.0, height), "axes fraction", "offset points", annotation_clip=False)

@@ -15,7 +15,7 @@ from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.run.lock import FolderLock
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.experiment.run.saver import LARGEST
-from fedjax_drag.experiment.sweep.grid import Point, describe
+from fedjax_drag.experiment.sweep.grid import Point, in_common
 from fedjax_drag.simulation.batch import BatchEvaluation, BatchSimulation, prepare_batch
 from fedjax_drag.simulation.driver import Reason, Stopper
 from fedjax_drag.simulation.progress import has_bars, unless_quiet
@@ -184,6 +184,5 @@ class _Chunk:
 
 def _common(members: Sequence[Member]) -> str:
     """A name for several cells: how many, and the values that they share."""
-    values = [member.point.values for member in members]
-    same = {axis: value for axis, value in values[0].items() if all(own[axis] == value for own in values)}
-    return f"{len(members)} cells" + (f": {describe(same)}" if same else "")
+    same = in_common(member.point for member in members)
+    return f"{len(members)} cells{same and f': {same}'}"

@@ -22,17 +22,8 @@ Table = dict[str, np.ndarray]
 """Columns by name, each with one entry per row."""
 
 FIGURES = (
-    "round",
-    "test_accuracy",
-    "test_loss",
-    "validation_accuracy",
-    "validation_loss",
-    "train_loss",
-    "attack_success_rate",
-    "cosine_to_benign",
-    "malicious_weight",
-    "detection_tpr",
-    "detection_fpr",
+    *("round", "test_accuracy", "test_loss", "validation_accuracy", "validation_loss", "train_loss"),
+    *("attack_success_rate", "cosine_to_benign", "malicious_weight", "detection_tpr", "detection_fpr"),
 )
 """Figures that come first in a table, where there are any; whatever else a history has of each round follows."""
 
@@ -93,6 +84,12 @@ class Matrix(NamedTuple):
     texts: tuple[tuple[str, ...], ...]
     worst: np.ndarray | None
     worst_on_test: np.ndarray | None
+
+    @property
+    def over_seeds(self) -> str:
+        """What is said of entries that are means over seeds; empty for one seed."""
+        seeds = f"{self.num_seeds} seeds \N{PLUS-MINUS SIGN} standard deviation"
+        return f", mean over {seeds}" if self.num_seeds > 1 else ""
 
 
 def table(grid: Grid, cells: Sequence[Cell]) -> Table:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedjax_drag.checks import first_line, message_of
 from fedjax_drag.experiment.run import environment, metrics_file, results
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.experiment.sweep.grid import Point
@@ -23,15 +24,20 @@ def outcome(point: Point, ended: Result | Exception) -> Cell:
 
 
 def judged(point: Point, history: History, diverged_at: int | None, criterion: Criterion) -> Cell:
-    """The outcome of a cell that came to its end: done, unless parameters or the last test loss are not finite."""
+    """The outcome of a cell that came to its end."""
+    return Cell(point.values, *verdict(history, diverged_at), history, criterion)
+
+
+def verdict(history: History, diverged_at: int | None) -> tuple[str, str]:
+    """Status and message of a run at its end: done, unless parameters or the last test loss are not finite."""
     if diverged_at is not None:
-        message = f"parameters are not finite after round {diverged_at}"
-        return Cell(point.values, "diverged", message, history, criterion)
-    bad = ~np.isfinite(np.asarray(history["test_loss"], np.float64))
-    if not bad[-1]:
-        return Cell(point.values, "done", rejection(history), history, criterion)
-    first = int(history["round"][len(bad) - int(np.argmin(bad[::-1])) if not bad.all() else 0])
-    return Cell(point.values, "diverged", f"test_loss is not finite from round {first} on", history, criterion)
+        return "diverged", f"parameters are not finite after round {diverged_at}"
+    losses = history.get("test_loss", np.zeros(1))
+    finite = np.all(np.isfinite(losses.reshape(len(losses), -1)), axis=1)
+    if finite[-1]:
+        return "done", rejection(history)
+    first = int(history["round"][np.flatnonzero(finite)[-1] + 1 if finite.any() else 0])
+    return "diverged", f"test_loss is not finite from round {first} on"
 
 
 def failed(point: Point, error: Exception) -> Cell:
@@ -41,8 +47,7 @@ def failed(point: Point, error: Exception) -> Cell:
 
 def reason(error: Exception) -> str:
     """An exception in one line."""
-    first = next(iter(str(error).strip().splitlines()), "")
-    return first if isinstance(error, ValueError) else f"{type(error).__name__}: {first}"
+    return message_of(error) if isinstance(error, ValueError) else first_line(error)
 
 
 def finished(folder: Path, point: Point) -> Cell | None:

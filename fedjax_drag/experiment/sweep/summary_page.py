@@ -15,13 +15,12 @@ from fedjax_drag.simulation.criterion import TEST
 def summary(grid: Grid, cells: Sequence[Cell]) -> str:
     """The matrix with the setting that is best, and the failures below it."""
     shown, best = matrix(grid, cells), choice.best(grid, cells)
-    over = f", mean over {shown.num_seeds} seeds \N{PLUS-MINUS SIGN} standard deviation" if shown.num_seeds > 1 else ""
     by = shown.criterion
     what, extreme = title(by.column).capitalize(), "minimum" if by.higher_is_better else "maximum"
     worst = "" if shown.worst is None else f"; worst case: the {extreme} over the columns"
     page = [
         f"# {grid.base.name}",
-        f"{what}{' in %' * by.is_share} at the end of the run{over}{worst}.",
+        f"{what}{' in %' * by.is_share} at the end of the run{shown.over_seeds}{worst}.",
         markdown(_lines(shown)),
         *([] if best is None else [f"Best setting: {best}."]),
     ]

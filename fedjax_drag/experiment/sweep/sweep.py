@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from fedjax_drag import checks, stopping
 from fedjax_drag.experiment.build import build
-from fedjax_drag.experiment.build.experiment import Experiment
+from fedjax_drag.experiment.build.experiment import Experiment, within
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import environment, folders, planning, results, run
@@ -213,15 +213,13 @@ def _check_files(points: Iterable[Point]) -> None:
     named = {(point.config.initial_params, str(point.config.availability)): point for point in points}
     for point in named.values():
         start, trace = point.config.initial_params, point.config.availability
-        try:
+        with within(f"axes: {point.label}"):
             if start is not None:
                 initial_params.stored(start)
             if isinstance(trace, str) and not Path(trace).is_file():
                 raise ValueError(f"availability={trace!r}: no such file in {str(Path.cwd())!r}")
             if isinstance(trace, str):
                 probabilities(trace)
-        except ValueError as error:
-            raise ValueError(f"axes: {point.label}: {error}") from None
 
 
 def _check_same(grid: Grid, folder: Path) -> None:

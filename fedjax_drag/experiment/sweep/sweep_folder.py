@@ -48,10 +48,10 @@ def draw(folder: Path, grid: Grid, cells: Sequence[Cell], anew: bool) -> None:
     """Draws the heat map, if there are two axes beside the seed, and there is none or it is to be drawn anew."""
     if len([axis for axis in grid.axes if axis != "seed"]) < 2 or not (anew or not (folder / HEATMAP).is_file()):
         return
-    from fedjax_drag.experiment.sweep import heatmap  # imported here: matplotlib is slow
+    from fedjax_drag.experiment.figures import style  # imported here: matplotlib is slow
+    from fedjax_drag.experiment.sweep import heatmap
 
-    figure = heatmap.draw(outcome_table.matrix(grid, cells), grid.base.name)
-    heatmap.save(figure, folder / HEATMAP)
+    style.save(heatmap.draw(outcome_table.matrix(grid, cells), grid.base.name), folder / HEATMAP)
 
 
 def finished(folder: Path) -> list[results.StoredRun]:

@@ -525,3 +525,11 @@ def test_shipped_configurations_are_valid_and_say_how_to_run_them(path):
     assert f"fedjax-drag {command} configs/{path}" in header
     for word in ("Runtime:", "Expected:"):
         assert word in header
+
+
+def test_an_error_without_a_message_is_told_by_its_type():
+    def fails():
+        raise TypeError
+
+    with pytest.raises(ValueError, match=r"^TypeError$"):
+        build.traced(fails)
