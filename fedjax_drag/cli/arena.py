@@ -6,16 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fedjax_drag import stopping
-from fedjax_drag.cli.common import (
-    Debug,
-    OutFolder,
-    Quiet,
-    config_argument,
-    reported,
-    user_errors,
-    without_garbage_collection,
-    writes,
-)
+from fedjax_drag.cli import common
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
@@ -26,7 +17,7 @@ app = typer.Typer(
 
 @app.command()
 def run(
-    config: Annotated[Path, config_argument("an arena")],
+    config: Annotated[Path, common.config_argument("an arena")],
     entry: Annotated[
         list[str] | None, typer.Option(metavar="LABEL", help="Play this entry alone; repeatable. Default all.")
     ] = None,
@@ -34,10 +25,10 @@ def run(
         str | None,
         typer.Option(metavar="FILE", help="Rows that are not played again: arena.json, or a standing of the package."),
     ] = None,
-    out: OutFolder = None,
-    quiet: Quiet = False,
+    out: common.OutFolder = None,
+    quiet: common.Quiet = False,
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Run code that CONFIG refers to.")] = False,
-    debug: Debug = False,
+    debug: common.Debug = False,
 ) -> None:
     """Play the entries of CONFIG that have not been played, and show the standing.
 
@@ -75,8 +66,8 @@ def run(
 
     Exit status: 0 done, 1 an arena failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM.
     """
-    with reported(debug):
-        with user_errors(), without_garbage_collection():
+    with common.reported(debug):
+        with common.user_errors(), common.without_garbage_collection():
             from fedjax_drag.experiment.arena.protocol import load_arena
             from fedjax_drag.experiment.arena.standing import read
 
@@ -98,10 +89,10 @@ def enter(
     ] = "digits",
     label: Annotated[str | None, typer.Option(help="Its name in tables; default that in CODE.")] = None,
     part: Annotated[str, typer.Option(metavar="KIND", help="aggregator, algorithm or client.")] = "aggregator",
-    out: OutFolder = None,
-    quiet: Quiet = False,
+    out: common.OutFolder = None,
+    quiet: common.Quiet = False,
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Run CODE.")] = False,
-    debug: Debug = False,
+    debug: common.Debug = False,
 ) -> None:
     """Play a defence of your own, and show it beside the entries that have been played.
 
@@ -115,8 +106,8 @@ def enter(
 
     Exit status: 0 done, 1 an arena failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM.
     """
-    with reported(debug):
-        with user_errors(), without_garbage_collection():
+    with common.reported(debug):
+        with common.user_errors(), common.without_garbage_collection():
             from fedjax_drag.experiment.arena.play import entered
             from fedjax_drag.experiment.config.config import flatten
             from fedjax_drag.experiment.config.yaml_text import parse
@@ -128,7 +119,7 @@ def enter(
 
 def _play(arena: Any, given: Any, out: Path | None, quiet: bool, allow_code: bool) -> None:
     """Plays what is left of an arena, with the rows that are given, and shows the standing."""
-    with user_errors(), without_garbage_collection():
+    with common.user_errors(), common.without_garbage_collection():
         from fedjax_drag.cores import one_device_per_core, start
         from fedjax_drag.experiment.arena import play, tables
         from fedjax_drag.experiment.arena.trials import Trials
@@ -158,7 +149,7 @@ def table(
         Path | None, typer.Option(metavar="FILE", help="Write one HTML page that needs no network.")
     ] = None,
     figures: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the figures as SVG.")] = None,
-    debug: Debug = False,
+    debug: common.Debug = False,
 ) -> None:
     """Show the standing of an arena that has been played.
 
@@ -170,8 +161,8 @@ def table(
       fedjax-drag arena table runs/arena_digits
       fedjax-drag arena table runs/arena_digits --since digits --html arena.html
     """
-    with reported(debug):
-        with user_errors(), writes("html", html), writes("figures", figures):
+    with common.reported(debug):
+        with common.user_errors(), common.writes("html", html), common.writes("figures", figures):
             from fedjax_drag.experiment.arena import tables
             from fedjax_drag.experiment.arena.standing import read
 

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedjax_drag.cli.common import (
-    FAILED,
-    AllowCode,
-    Debug,
-    MisuseError,
-    Overrides,
-    config_argument,
-    reported,
-    user_errors,
-)
+from fedjax_drag.cli import common
 
 if TYPE_CHECKING:
     from fedjax_drag.accelerators.targets import Target
@@ -28,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def plan(
-    config: Annotated[Path, config_argument("an experiment or a sweep")],
-    overrides: Overrides = None,
+    config: Annotated[Path, common.config_argument("an experiment or a sweep")],
+    overrides: common.Overrides = None,
     target: Annotated[
         str,
         typer.Option(metavar="T", help="h100, h200, a100-40, a100-80, with :N for N of them; v5e:2x2, v6e:1x1 ..."),
@@ -39,8 +30,8 @@ def plan(
         int | None, typer.Option(metavar="N", min=1, help="Most cells of a sweep in one program.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No word of what is being compiled.")] = False,
-    allow_code: AllowCode = False,
-    debug: Debug = False,
+    allow_code: common.AllowCode = False,
+    debug: common.Debug = False,
 ) -> None:
     """Tell what CONFIG would need on an accelerator, on a machine that has none.
 
@@ -69,14 +60,14 @@ def plan(
 
     Exit status: 0 everything fits, 1 something does not fit, 2 bad usage or configuration, or no compiler.
     """
-    with reported(debug):
-        with user_errors():
+    with common.reported(debug):
+        with common.user_errors():
             found, experiment = _loaded(config, overrides or (), target, allow_code)
         say = lambda words: None if quiet else typer.echo(f"compiling {words} ...", err=True)
-        with user_errors():
+        with common.user_errors():
             fits = _tell(experiment, found, say, cells_per_program, as_json)
     if not fits:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(common.FAILED)
 
 
 def _loaded(
@@ -101,7 +92,7 @@ def _loaded(
     try:
         _ = found.devices
     except targets.MissingCompilerError as error:
-        raise MisuseError(str(error)) from error
+        raise common.MisuseError(str(error)) from error
     if any(AXES in part for part in (read(config), *parse(overrides))):
         return found, load_grid(config, overrides, Code(allow_code))
     return found, load_experiment(config, overrides, allow_code)

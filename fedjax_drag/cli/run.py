@@ -7,20 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedjax_drag import stopping
-from fedjax_drag.cli.common import (
-    FAILED,
-    AllowCode,
-    Debug,
-    DebugNans,
-    OutFolder,
-    Overrides,
-    Quiet,
-    config_argument,
-    nan_checks,
-    reported,
-    user_errors,
-    without_garbage_collection,
-)
+from fedjax_drag.cli import common
 
 if TYPE_CHECKING:
     from fedjax_drag.experiment.run.planning import CheckedExperiment
@@ -30,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def run(
-    config: Annotated[Path, config_argument("an experiment")],
-    overrides: Overrides = None,
-    out: OutFolder = None,
+    config: Annotated[Path, common.config_argument("an experiment")],
+    overrides: common.Overrides = None,
+    out: common.OutFolder = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the results folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in the results folder.")] = False,
-    quiet: Quiet = False,
+    quiet: common.Quiet = False,
     log: Annotated[
         list[str] | None, typer.Option(metavar="TOOL", help="Log to tensorboard, wandb or mlflow too.")
     ] = None,
@@ -45,9 +32,9 @@ def run(
     coordinator: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the first process.")] = None,
     num_processes: Annotated[int | None, typer.Option(metavar="N", help="How many processes there are.")] = None,
     process_id: Annotated[int | None, typer.Option(metavar="I", help="Which of them this is, from 0.")] = None,
-    allow_code: AllowCode = False,
-    debug_nans: DebugNans = False,
-    debug: Debug = False,
+    allow_code: common.AllowCode = False,
+    debug_nans: common.DebugNans = False,
+    debug: common.Debug = False,
 ) -> None:
     """Run the experiment in CONFIG and write a results folder with curves, metrics and checkpoints.
 
@@ -93,8 +80,8 @@ def run(
     Exit status: 0 done, 1 the run failed or diverged (its parameters are not finite; other runs of the comparison
     are finished), 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume goes on from there).
     """
-    with reported(debug), nan_checks(debug_nans):
-        with user_errors(), without_garbage_collection():
+    with common.reported(debug), common.nan_checks(debug_nans):
+        with common.user_errors(), common.without_garbage_collection():
             from fedjax_drag.cli.folders import default_folder
             from fedjax_drag.cores import one_device_per_core, start
             from fedjax_drag.experiment.build.experiment import load_experiment
@@ -139,7 +126,7 @@ def _execute(planned: "CheckedExperiment", quiet: bool) -> None:
             typer.echo(f"fedjax-drag: error: {line}", err=True)
         _conclude(planned.folder, [_marked(label, result) for label, result in finished.items()], quiet)
     if diverged:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(common.FAILED)
 
 
 def _marked(label: str, result: "Result") -> str:

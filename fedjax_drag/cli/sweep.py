@@ -6,34 +6,21 @@ from typing import Annotated
 import typer
 
 from fedjax_drag import stopping
-from fedjax_drag.cli.common import (
-    FAILED,
-    AllowCode,
-    Debug,
-    DebugNans,
-    OutFolder,
-    Overrides,
-    Quiet,
-    config_argument,
-    nan_checks,
-    reported,
-    user_errors,
-    without_garbage_collection,
-)
+from fedjax_drag.cli import common
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
 
 def sweep(
-    config: Annotated[Path, config_argument("a sweep")],
-    overrides: Overrides = None,
-    out: OutFolder = None,
+    config: Annotated[Path, common.config_argument("a sweep")],
+    overrides: common.Overrides = None,
+    out: common.OutFolder = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Skip what is finished in the results folder, continue or start what is not."),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the sweep in the results folder.")] = False,
-    quiet: Quiet = False,
+    quiet: common.Quiet = False,
     cells_per_program: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Most cells in one program, 1 to run each by itself; default what fits."),
@@ -45,9 +32,9 @@ def sweep(
     job_options: Annotated[
         list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="What each job asks for.")
     ] = None,
-    allow_code: AllowCode = False,
-    debug_nans: DebugNans = False,
-    debug: Debug = False,
+    allow_code: common.AllowCode = False,
+    debug_nans: common.DebugNans = False,
+    debug: common.Debug = False,
 ) -> None:
     """Run every combination of the values under axes in CONFIG; write a table, a summary and a heat map.
 
@@ -93,8 +80,8 @@ def sweep(
     Exit status: 0 done, 1 cells failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume
     goes on from there).
     """
-    with reported(debug), nan_checks(debug_nans):
-        with user_errors(), without_garbage_collection():
+    with common.reported(debug), common.nan_checks(debug_nans):
+        with common.user_errors(), common.without_garbage_collection():
             from fedjax_drag.cli.folders import default_folder
             from fedjax_drag.cores import one_device_per_core, start
             from fedjax_drag.experiment.build.own_parts import Code
@@ -125,4 +112,4 @@ def sweep(
         if failed := [cell for cell in finished.cells if cell.status == "failed"]:
             first = f"{describe(failed[0].values)}: {failed[0].message}"
             typer.echo(f"fedjax-drag: error: {len(failed)} of {len(finished.cells)} cells failed; {first}", err=True)
-            raise typer.Exit(FAILED)
+            raise typer.Exit(common.FAILED)

@@ -29,16 +29,7 @@ from fedjax_drag.experiment.config.components import (
 )
 from fedjax_drag.experiment.config.own import own_names
 from fedjax_drag.ops.paths import check_patterns
-from fedjax_drag.simulation.option_groups import (
-    Adversary,
-    EarlyStopping,
-    Execution,
-    LocalWork,
-    Measurement,
-    Participation,
-    check_deadline,
-    check_pass,
-)
+from fedjax_drag.simulation import option_groups as groups
 from fedjax_drag.simulation.options import (
     LARGEST,
     SAME,
@@ -95,7 +86,9 @@ def component(name: str, **arguments: Any) -> Any:
 
 @documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(EarlyStopping, Measurement, Execution, Adversary, Participation, LocalWork):
+class Config(
+    groups.EarlyStopping, groups.Measurement, groups.Execution, groups.Adversary, groups.Participation, groups.LocalWork
+):
     """One experiment, or several that are compared; :func:`check` makes it.
 
     Attributes:
@@ -151,9 +144,9 @@ class Config(EarlyStopping, Measurement, Execution, Adversary, Participation, Lo
     clock: Component | None = None
     rounds: int = option(count, 200)
     cohort_size: int = option(count, 10)
-    local_steps: Any = with_default(LocalWork, "local_steps", 5)
-    local_epochs: Any = with_default(LocalWork, "local_epochs", None)
-    batch_size: Any = with_default(LocalWork, "batch_size", 10)
+    local_steps: Any = with_default(groups.LocalWork, "local_steps", 5)
+    local_epochs: Any = with_default(groups.LocalWork, "local_epochs", None)
+    batch_size: Any = with_default(groups.LocalWork, "batch_size", 10)
     step_size: Any = option(_check_step_size, 0.01)
     local_optimizer: Component | None = None
     trainable: Any = option(optional(check_patterns), None)
@@ -163,9 +156,9 @@ class Config(EarlyStopping, Measurement, Execution, Adversary, Participation, Lo
     augmentation: Component | None = None
     initial_params: str | None = None
     seed: int = option(partial(checks.count, low=0, high=2**32 - 1), 0)
-    mesh: Any = with_default(Execution, "mesh", "auto")
-    sharding_rules: Any = with_default(Execution, "sharding_rules", None)
-    evaluate_clients: Any = with_default(Measurement, "evaluate_clients", False)
+    mesh: Any = with_default(groups.Execution, "mesh", "auto")
+    sharding_rules: Any = with_default(groups.Execution, "sharding_rules", None)
+    evaluate_clients: Any = with_default(groups.Measurement, "evaluate_clients", False)
     keep_checkpoints: int = option(partial(checks.count, low=0), 2)
     keep_best: bool = True
     checkpoint_every_seconds: float = option(partial(checks.in_range, low=0.0, high=LARGEST), 10.0)
@@ -193,22 +186,12 @@ EITHER: Mapping[str, str] = {
 """Keys that give one quantity in two ways: setting one sets the other to None, which stands for "not given"."""
 
 CONDITIONS = frozenset(
-    {
-        "data",
-        "partition",
-        "attack",
-        "byzantine_fraction",
-        "num_byzantine",
-        "byzantine_of",
-        "forged_messages",
-        "root_size",
-        "root_bias",
-        "root_source",
-        "availability",
-        "dropout_rate",
-        "steps_drawn",
-        "clock",
-    }
+    (
+        *("data", "partition"),
+        *("attack", "byzantine_fraction", "num_byzantine", "byzantine_of", "forged_messages"),
+        *("root_size", "root_bias", "root_source"),
+        *("availability", "dropout_rate", "steps_drawn", "clock"),
+    )
 )
 """The data and how they are split, who attacks and how, what the server holds, who answers. Worst cases are over these;
 the best setting is over all other keys (the seed is neither), such as rule, method, step size and local work."""
@@ -323,9 +306,9 @@ def check(mapping: Mapping[str, Any], like: Config | None = None, changed: Colle
     if checks.is_concrete(others.get("local_epochs")):
         others["local_epochs"] = float(others["local_epochs"])
     config = Config(**{**kept, **others})
-    check_pass(config.local_steps, config.local_epochs, config.epoch_order)
+    groups.check_pass(config.local_steps, config.local_epochs, config.epoch_order)
     check_options(config)
-    check_deadline(config.local_steps, config.deadline, config.late)
+    groups.check_deadline(config.local_steps, config.deadline, config.late)
     return config
 
 

@@ -12,33 +12,16 @@ from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config, flatten, slug
 from fedjax_drag.experiment.config.yaml_text import written
-from fedjax_drag.experiment.run import environment, lock
+from fedjax_drag.experiment.run import environment, lock, results
 from fedjax_drag.experiment.run.environment import ENVIRONMENT
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.metrics_file import METRICS
-from fedjax_drag.experiment.run.results import (
-    CHECKPOINTS,
-    CONFIG,
-    DAMAGED_CHECKPOINTS,
-    FIGURES,
-    LOGS,
-    REPORT,
-    STANDING,
-    SUMMARY,
-    SWEEP,
-    WRITTEN,
-)
 from fedjax_drag.files import check_kinds, fitting
 from fedjax_drag.simulation.model import initial_params
 
 FREE = (
-    "keep_checkpoints",
-    "keep_best",
-    "checkpoint_every_seconds",
-    "stop_on_divergence",
-    "time_clients",
-    "patience",
-    "stop_when",
+    *("keep_checkpoints", "keep_best", "checkpoint_every_seconds", "stop_on_divergence", "time_clients"),
+    *("patience", "stop_when"),
 )
 """Keys that may change when a run is resumed: they decide what is kept or measured, and where it ends."""
 
@@ -85,15 +68,16 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         what is to be overwritten is not a results folder.
     """
     where, others = f"out={str(folder)!r}", holds_others(folder)
-    if any((folder / name).is_file() for name in (SWEEP, STANDING)):
+    if any((folder / name).is_file() for name in (results.SWEEP, results.STANDING)):
         raise ValueError(f"{where}: holds a sweep or an arena; choose another folder")
-    if resume and others and not ((folder / CONFIG).is_file() or (folder / CHECKPOINTS).is_dir()):
+    if resume and others and not ((folder / results.CONFIG).is_file() or (folder / results.CHECKPOINTS).is_dir()):
         raise ValueError(f"{where}: holds no run to resume")
     if resume:
-        check_kinds(folder, (CONFIG, ENVIRONMENT, METRICS, SUMMARY, *FIGURES), (CHECKPOINTS, DAMAGED_CHECKPOINTS, LOGS))
+        files = results.CONFIG, ENVIRONMENT, METRICS, results.SUMMARY, *results.FIGURES
+        check_kinds(folder, files, (results.CHECKPOINTS, results.DAMAGED_CHECKPOINTS, results.LOGS))
     if overwrite and others and not _is_results_folder(folder):
         raise ValueError(f"{where}: not a results folder, so it is not overwritten")
-    if not (resume or overwrite) and any((folder / name).exists() for name in WRITTEN):
+    if not (resume or overwrite) and any((folder / name).exists() for name in results.WRITTEN):
         raise ValueError(f"{where}: already holds a run; {REMEDY}")
 
 
@@ -113,16 +97,16 @@ def check_same(folder: Path, config: Config) -> None:
       ValueError: names the first difference.
     """
     _check_jax(folder)
-    path = folder / CONFIG
+    path = folder / results.CONFIG
     if not path.is_file():
         return
     if path.read_bytes() != written(config.to_mapping()).encode():
         try:
             if not path.read_text(encoding="utf-8", errors="replace").strip():
-                raise ValueError(f"{CONFIG} is empty")
+                raise ValueError(f"{results.CONFIG} is empty")
             stored = resolve(load(path))
         except ValueError as error:
-            remedy = f"to go on under the configuration that is given, remove that {CONFIG}"
+            remedy = f"to go on under the configuration that is given, remove that {results.CONFIG}"
             raise FolderError(f"the run to resume in {str(folder)!r}: {error}; {remedy}") from None
         if (found := first_difference(stored, config)) is not None:
             key, old, new = found
@@ -165,7 +149,7 @@ def _warn_of_changed_files(folder: Path, config: Config) -> None:
 def variants_in(folder: Path) -> set[str]:
     """The names of the folders of the comparison that is in a folder; empty if there is none that can be read."""
     with contextlib.suppress(OSError, ValueError):
-        return set(map(slug, load(folder / CONFIG).compare or {}))
+        return set(map(slug, load(folder / results.CONFIG).compare or {}))
     return set()
 
 
@@ -196,7 +180,7 @@ def clear(folder: Path, inner: Collection[str] | None = ()) -> None:
             with lock.FolderLock(path) as writing:
                 clear(path)
                 writing.release(remove=True)
-    for name in (*WRITTEN, DAMAGED_CHECKPOINTS, REPORT, LOGS):
+    for name in (*results.WRITTEN, results.DAMAGED_CHECKPOINTS, results.REPORT, results.LOGS):
         path = folder / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -205,4 +189,4 @@ def clear(folder: Path, inner: Collection[str] | None = ()) -> None:
 
 
 def _is_results_folder(folder: Path) -> bool:
-    return (folder / CONFIG).is_file() and ((folder / ENVIRONMENT).is_file() or (folder / METRICS).is_file())
+    return (folder / results.CONFIG).is_file() and ((folder / ENVIRONMENT).is_file() or (folder / METRICS).is_file())
