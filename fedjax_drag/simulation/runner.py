@@ -126,9 +126,9 @@ class Simulation:
         """Compiles, then runs to the last round, or to the first evaluation after which it is to end.
 
         That is one after the parameters diverged, or one for which a callback returns True or a
-        :class:`~fedjax_drag.simulation.driver.Reason`. An exception of a callback carries what was
-        computed so far as its attribute ``result``. What has been compiled in this process for a run of equal structure
-        and shapes is used again, whatever its numbers.
+        :class:`~fedjax_drag.simulation.driver.Reason`. An exception of a callback carries what was computed so far as its
+        attribute ``result``, and Ctrl-C the measured ``seconds_per_step``. What has been compiled in this process for a
+        run of equal structure and shapes is used again, whatever its numbers.
 
         Args:
           callbacks: each is called on the host after every evaluation.
@@ -181,7 +181,11 @@ class Simulation:
         schedule = Schedule(self.num_rounds, self.eval_every, 1 if rows_travel else self.rounds_per_compile)
         step = self._advance_cohort if rows_travel else self._advance
         totals = place(programs.no_totals(self.spec), everywhere(self.mesh))  # where the programs leave them
-        return result(drive(schedule, state, int(state.round), totals, step, self._evaluate, record))
+        try:
+            return result(drive(schedule, state, int(state.round), totals, step, self._evaluate, record))
+        except KeyboardInterrupt as stopped:
+            stopped.seconds_per_step = seconds_per_step  # pyright: ignore[reportAttributeAccessIssue]
+            raise
 
     def _compiled(self, begin: Callable[[], RunState]) -> tuple[list[Any], RunState]:
         """The programs compiled, while the first state is made."""

@@ -63,7 +63,7 @@ class Recorder:
       state: the state after them, or None at the beginning.
       history: of the evaluations before.
       is_over: whether nothing is left to do after them.
-      seconds_per_step: of a client, where a run that is over has timed it; else None.
+      seconds_per_step: of a client, where an earlier session has timed it; else None.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Recorder:
             _note(f"{str(folder)!r}: no checkpoint to go on from; begins anew")
         self._checkpoints.run = (self._checkpoints.run if earlier else None) or secrets.token_hex(8)
         self.is_over = bool(earlier) and (self.start >= config.rounds or self._reason(self.history) is not None)
-        timed = self._before.get(_STEP) if self.is_over and config.time_clients else None
+        timed = self._before.get(_STEP) if config.time_clients else None
         self.seconds_per_step = timed if isinstance(timed, float) else None
         if self.is_over and from_first(environment.read, folder):
             from_first(results.write_config, folder, config)
@@ -163,7 +163,9 @@ class Recorder:
             raise OSError(f"{reason} at round {round_number} in {str(self._folder)!r}; {remedy}") from error
 
     def finish(self, result: Result) -> Result:
-        """Writes the summary; returns the result with the history from before a resume."""
+        """Writes the summary; returns the result with the history and the timing from before a resume."""
+        if self.seconds_per_step is not None:
+            result = result._replace(seconds_per_step=self.seconds_per_step)
         history = self.history
         if result.history:
             history = metrics_file.join(self.history, result.history) if self.history else result.history
@@ -189,16 +191,18 @@ class Recorder:
     def _reason(self, history: History) -> Reason | None:
         return reason(history, self._config, self._criterion)
 
-    def interrupted(self, share: float = 1.0) -> None:
+    def interrupted(self, share: float = 1.0, seconds_per_step: float | None = None) -> None:
         """Writes the newest states and the summary of a run that was stopped; its evaluations are already there.
 
         Args:
           share: of this session's time that counts for the run, which may be one of several in a program.
+          seconds_per_step: of a client, if this session has timed it.
         """
         history = self._history()
         seconds = share * (time.perf_counter() - self._begun)
         figures = summary(history, self._seconds_before + seconds, None, self._criterion)
         ended = self._ended_early(history)  # in a program with others that went on
+        figures[_STEP] = self.seconds_per_step or seconds_per_step
         self._conclude(figures | {"interrupted": ended is None}, ended)
         with self._writing(figures["rounds"]):
             if not self._in_batch:

@@ -123,13 +123,12 @@ def _execute(job: Job, resume: bool, quiet: bool | None, log: Iterable[str]) -> 
     try:
         with loggers.opened(log, job.folder, job.label, job.config.to_mapping()) as tools:
             rounds = recorder.start if recorder.is_over else job.config.rounds
-            timed = recorder.seconds_per_step
-            left = {"num_rounds": rounds, "time_clients": job.simulation.time_clients and timed is None}
-            rest = dataclasses.replace(job.simulation, **left)
+            untimed = job.simulation.time_clients and recorder.seconds_per_step is None
+            rest = dataclasses.replace(job.simulation, num_rounds=rounds, time_clients=untimed)
             result = rest.run([recorder, *callbacks, *tools], recorder.state)
-        return recorder.finish(result if timed is None else result._replace(seconds_per_step=timed))
-    except KeyboardInterrupt:
-        recorder.interrupted()
+        return recorder.finish(result)
+    except KeyboardInterrupt as stopped:
+        recorder.interrupted(seconds_per_step=getattr(stopped, "seconds_per_step", None))
         raise
     finally:
         bar.close()

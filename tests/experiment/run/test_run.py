@@ -348,6 +348,18 @@ def test_resume_of_a_finished_run_times_no_client_again(tiny, tmp_path, monkeypa
     assert again.history["client_seconds"].tolist() == whole.history["client_seconds"].tolist()
 
 
+def test_resume_of_a_run_that_was_stopped_times_no_client_again(tiny, tmp_path, monkeypatch, interrupt_after):
+    config = {**tiny, "time_clients": True, "eval_every": 1}
+    monkeypatch.setattr(runner, "measure_seconds", lambda *_: 1.0)
+    with interrupt_after(1), pytest.raises(KeyboardInterrupt):
+        run(config, out=tmp_path)
+    first = json.loads((tmp_path / "summary.json").read_text())["seconds_per_local_step"]
+    monkeypatch.setattr(runner, "measure_seconds", lambda *_: 2.0)
+    again = run(config, out=tmp_path, resume=True)
+    assert first == again.seconds_per_step
+    assert again.history["client_seconds"].tolist() == (np.cumsum(again.history["slowest_steps"]) * first).tolist()
+
+
 @pytest.mark.thorough
 def test_configurations_older_and_newer_than_the_program(tiny, finished, tmp_path):
     stored, asked = yaml.safe_load((finished[0] / "config.yaml").read_text()), plan(tiny).config
