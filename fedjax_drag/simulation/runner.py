@@ -126,9 +126,9 @@ class Simulation:
         """Compiles, then runs to the last round, or to the first evaluation after which it is to end.
 
         That is one after the parameters diverged, or one for which a callback returns True or a
-        :class:`~fedjax_drag.simulation.driver.Reason`. An exception of a callback carries what was computed so far as its
-        attribute ``result``, and Ctrl-C the measured ``seconds_per_step``. What has been compiled in this process for a
-        run of equal structure and shapes is used again, whatever its numbers.
+        :class:`~fedjax_drag.simulation.driver.Reason`. An exception of a callback carries what was computed so far as
+        its attribute ``result``, and Ctrl-C the measured ``seconds_per_step``. What has been compiled in this process
+        for a run of equal structure and shapes is used again, whatever its numbers.
 
         Args:
           callbacks: each is called on the host after every evaluation.

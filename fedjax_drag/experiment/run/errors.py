@@ -1,7 +1,5 @@
 """Errors that the user can correct."""
 
-from fedjax_drag.checks import message_of
-
 
 class FolderError(ValueError):
     """A results folder is in use, damaged or cannot be written; the message says what can be done."""
@@ -17,5 +15,5 @@ class MismatchError(FolderError):
 
 def reason_of(error: Exception) -> str:
     """The beginning of an error's message; Orbax's may be pages long."""
-    first = message_of(error)
+    first = next(iter(str(error).splitlines()), "") or type(error).__name__
     return first if len(first) <= 160 else first[:159] + "\N{HORIZONTAL ELLIPSIS}"
