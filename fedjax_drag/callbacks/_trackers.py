@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from fedjax_drag.simulation import Evaluation
 
@@ -63,14 +64,6 @@ def needed(tool: str) -> Any:
         return importlib.import_module(PACKAGES[tool])
     except ImportError as error:
         raise ImportError(f"{tool}: {error}; pip install 'fedjax-drag[{tool}]'") from None
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A configuration with dotted keys."""
-    entries: dict[str, Any] = {}
-    for key, value in config.items():
-        entries |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return entries
 
 
 def tensorboard(folder: str | Path, name: str = "", config: Mapping[str, Any] | None = None) -> Logger:
@@ -149,7 +142,8 @@ def mlflow(name: str | None = None, config: Mapping[str, Any] | None = None) -> 
     package = needed("mlflow")
     client, place = connect_mlflow()
     run = client.create_run(place, run_name=name).info.run_id
-    params = [package.entities.Param(key, str(value)[:_LONGEST]) for key, value in flat(config or {}).items()]
+    flat = flatten_dict({**(config or {})}, sep=".")
+    params = [package.entities.Param(key, str(value)[:_LONGEST]) for key, value in flat.items()]
     for begin in range(0, len(params), _PER_REQUEST):
         client.log_batch(run, params=params[begin : begin + _PER_REQUEST])
 

@@ -152,7 +152,7 @@ def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standi
             raise ValueError(f"out={str(trials.folder)!r}: holds a run or a sweep; choose another folder")
     grid, *_ = [trials.check(arena, entry) for entry in arena.entries]
     values = itertools.product(*(grid.labels[axis] for axis in arena.tasks))
-    metric = environment.facts_of(criterion_of(grid.points[0].config))["criterion"]
+    metric = environment.facts_of(criterion_of(grid.points[0].config))
     tasks = [describe(dict(zip(arena.tasks, task, strict=True))) or arena.name for task in values]
     opponents = [opponent.label for opponent in arena.opponents]
     new = Standing(arena.name, arena.version, tasks, opponents, list(arena.seeds), {}, arena.protocol(), metric)

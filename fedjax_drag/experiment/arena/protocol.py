@@ -8,8 +8,9 @@ from typing import Any
 
 from fedjax_drag import checks
 from fedjax_drag.experiment.build.experiment import read
-from fedjax_drag.experiment.config.config import check_labels, check_name, flatten
+from fedjax_drag.experiment.config.config import check_labels, check_name
 from fedjax_drag.experiment.config.own import as_text
+from fedjax_drag.experiment.sweep.grid import lists
 
 HONEST = "none"
 """The opponent that does not attack; it is always there."""
@@ -92,8 +93,7 @@ class Arena:
         """
         known = {entry.label: entry for entry in self.entries}
         for label in (wanted := list(labels)):
-            if label not in known:
-                raise ValueError(f"entry={label!r}: must be one of {', '.join(known)}")
+            checks.one_of("entry", label, known)
         return dataclasses.replace(self, entries=tuple(known[label] for label in wanted))
 
     def protocol(self) -> dict[str, Any]:
@@ -132,8 +132,7 @@ def load_arena(source: str | Path | Mapping[str, Any]) -> Arena:
     if shared := set(tuning) & set(seeds):
         raise ValueError(f"seeds={list(seeds)}: {min(shared)} is one of tuning_seeds; must be fresh ones")
     most = mapping.get("most_settings", 8)
-    if not isinstance(most, int) or most < 1:
-        raise ValueError(f"most_settings={most!r}: must be a whole number, at least 1")
+    checks.count("most_settings", most, 1)
     written = mapping.get("entries") or {}
     if not isinstance(written, Mapping):
         raise ValueError(f"entries={written!r}: must be a mapping from labels to methods and settings")
@@ -189,16 +188,10 @@ def _keys(key: str, written: Any, allowed: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _axes(key: str, written: Any) -> dict[str, list[Any]]:
-    written = written or {}
-    if not isinstance(written, Mapping):
-        raise ValueError(f"{key}={written!r}: must be a mapping from keys to the lists of their values")
-    axes = flatten(written)
-    for axis, values in axes.items():
-        if not isinstance(values, list | tuple) or not values:
-            raise ValueError(f"{key}.{axis}={values!r}: must be a list of values")
-        if axis == "seed":
-            raise ValueError(f"{key}.seed: belongs to tuning_seeds and seeds")
-    return {axis: list(values) for axis, values in axes.items()}
+    axes = lists(key, written) if written else {}
+    if "seed" in axes:
+        raise ValueError(f"{key}.seed: belongs to tuning_seeds and seeds")
+    return axes
 
 
 def _seeds(key: str, values: Any) -> tuple[int, ...]:

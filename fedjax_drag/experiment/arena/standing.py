@@ -112,7 +112,7 @@ class Standing:
     seeds: list[int]
     rows: dict[str, Row]
     protocol: dict[str, Any] | None = None
-    metric: dict[str, Any] = dataclasses.field(default_factory=lambda: environment.facts_of(ACCURACY)["criterion"])
+    metric: dict[str, Any] = dataclasses.field(default_factory=lambda: environment.facts_of(ACCURACY))
 
     @property
     def criterion(self) -> Criterion:

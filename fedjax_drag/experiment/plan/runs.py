@@ -6,14 +6,7 @@ from fedjax_drag import per_client
 from fedjax_drag.accelerators.targets import Target
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.plan.programs import (
-    ProgramPlan,
-    Say,
-    TooLargeError,
-    array_bytes,
-    compile_programs,
-    num_evaluations,
-)
+from fedjax_drag.experiment.plan import programs
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.model_sharding import num_shares
@@ -22,7 +15,7 @@ from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunPlan(ProgramPlan):
+class RunPlan(programs.ProgramPlan):
     """A run on a target.
 
     Attributes:
@@ -63,7 +56,7 @@ class Remedy:
     plan: RunPlan | None
 
 
-def plan_run(label: str, config: Config, target: Target, federations: Federations, say: Say) -> RunPlan:
+def plan_run(label: str, config: Config, target: Target, federations: Federations, say: programs.Say) -> RunPlan:
     """Compiles a run for a target; it computes nothing.
 
     Args:
@@ -91,18 +84,18 @@ def plan_run(label: str, config: Config, target: Target, federations: Federation
         shares=num_shares(lowered.mesh),
         client_state=per_client.num_bytes(shapes),
         rounds=settings.num_rounds,
-        evaluations=num_evaluations(settings),
+        evaluations=programs.num_evaluations(settings),
     )
     say(f"{label}, for {target.description}")
     try:
-        programs = compile_programs(lowered, settings, lowered.mesh, target.chip)
-    except TooLargeError as error:
+        made = programs.compile_programs(lowered, settings, lowered.mesh, target.chip)
+    except programs.TooLargeError as error:
         return dataclasses.replace(plan, needed=max(error.needed, plan.needed))
-    advance, evaluate = programs.advance, programs.evaluate
+    advance, evaluate = made.advance, made.evaluate
     lies, rows = lowered.outline.shardings, 0
-    without_rows = array_bytes(*map(per_client.without_rows, (shapes, lies)))
+    without_rows = programs.array_bytes(*map(per_client.without_rows, (shapes, lies)))
     if lowered.outline.rows_on == DEVICE:
-        rows = array_bytes(*map(per_client.found_in, (shapes, lies)))
+        rows = programs.array_bytes(*map(per_client.found_in, (shapes, lies)))
     resident = advance.arguments + max(0, evaluate.arguments - without_rows)
     state = min(resident, without_rows + rows)
     return dataclasses.replace(
@@ -111,7 +104,7 @@ def plan_run(label: str, config: Config, target: Target, federations: Federation
         data=resident - state,
         state=state,
         temporary=max(advance.temporary, evaluate.temporary),
-        round=programs.round,
-        evaluation=programs.evaluation,
-        seconds=programs.seconds,
+        round=made.round,
+        evaluation=made.evaluation,
+        seconds=made.seconds,
     )

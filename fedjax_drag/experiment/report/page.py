@@ -90,7 +90,6 @@ def _content(found: Found, target: float | None, with_skew: bool) -> dict[str, A
         "differences": matrices.differences(groups, worst),
         "blocks": curves.over_rounds(groups, aim),
         "seeds": max(len(group.runs) for group in groups),
-        "target": aim,
         "goal": None if aim is None else tables.goal(by, aim),
         "by": by,
         "chosen": target is None,

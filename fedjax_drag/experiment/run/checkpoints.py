@@ -128,10 +128,6 @@ class Checkpoints:
         names = [path.name for path in self._path.iterdir() if path.is_dir()] if self._path.is_dir() else []
         return sorted(int(name) for name in names if name.isdecimal() and name == str(int(name)))
 
-    def latest(self) -> int | None:
-        """The round of the newest checkpoint, or None."""
-        return max(self.rounds(), default=None)
-
     def best(self) -> int | None:
         """The round of the best checkpoint, of equal ones the newest; None without one.
 

@@ -61,8 +61,8 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def facts_of(criterion: Criterion) -> dict[str, Any]:
-    """A criterion for ``environment.json``."""
-    return {"criterion": {key: getattr(criterion, key) for key in CRITERION}}
+    """A criterion as plain values."""
+    return {key: getattr(criterion, key) for key in CRITERION}
 
 
 def read_criterion(folder: Path) -> Criterion:

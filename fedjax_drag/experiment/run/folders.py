@@ -73,8 +73,7 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if resume and others and not ((folder / results.CONFIG).is_file() or (folder / results.CHECKPOINTS).is_dir()):
         raise ValueError(f"{where}: holds no run to resume")
     if resume:
-        files = results.CONFIG, ENVIRONMENT, METRICS, results.SUMMARY, *results.FIGURES
-        check_kinds(folder, files, (results.CHECKPOINTS, results.DAMAGED_CHECKPOINTS, results.LOGS))
+        check_kinds(folder, results.FILES, (results.CHECKPOINTS, results.DAMAGED_CHECKPOINTS, results.LOGS))
     if overwrite and others and not _is_results_folder(folder):
         raise ValueError(f"{where}: not a results folder, so it is not overwritten")
     if not (resume or overwrite) and any((folder / name).exists() for name in results.WRITTEN):

@@ -20,13 +20,10 @@ from typing import Any, Self
 from filelock import FileLock, Timeout
 
 from fedjax_drag import stopping
+from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.errors import FolderError, InUseError
 from fedjax_drag.files import check_kinds, read_json, strangers, write_text
 from fedjax_drag.simulation.devices.processes import from_first
-from fedjax_drag.simulation.model.initial_params import CHECKPOINTS
-
-_INSIDE = ("logs", "cells", "checkpoints.damaged")
-"""Folders in a results folder into which a run or a sweep writes."""
 
 _POLL_SECONDS, _SILENT_TRIES = 0.2, 5
 """Between two tries of a process that waits for a lock, and how many it makes before it says so."""
@@ -52,7 +49,8 @@ class FolderLock:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             check_kinds(folder, FILES)
-            refuse_links(folder, *(folder / name for name in _INSIDE), *(folder / CHECKPOINTS).glob("**/"))
+            inner = (folder / name for name in (results.LOGS, results.CELLS, results.DAMAGED_CHECKPOINTS))
+            refuse_links(folder, *inner, *(folder / results.CHECKPOINTS).glob("**/"))
             self._lock = FileLock(folder / LOCK, thread_local=False)
             self._lock.acquire(blocking=False)
         except Timeout:

@@ -98,7 +98,7 @@ class Recorder:
             from_first(results.write_config, folder, config)
         else:
             facts = simulation.batching._asdict() | {environment.MESH_DEVICES: simulation.mesh_devices}
-            facts |= environment.facts_of(criterion) | {environment.RUN: self._checkpoints.run}
+            facts |= {"criterion": environment.facts_of(criterion), environment.RUN: self._checkpoints.run}
             facts |= {environment.EARLIER_SECONDS: round(self._seconds_before, 3)} if self._seconds_before else {}
             from_first(partial(results.begin, folder, config, earlier is not None, **facts))
         from_first(partial((folder / results.SUMMARY).unlink, missing_ok=True))

@@ -24,8 +24,8 @@ from fedjax_drag.simulation.result import with_client_seconds
 
 CONFIG, SUMMARY, REPORT, LOGS = "config.yaml", "summary.json", "report.html", "logs"
 
-SWEEP, STANDING = "sweep.yaml", "arena.json"
-"""By which the folder of a sweep and that of an arena are known."""
+SWEEP, CELLS, STANDING = "sweep.yaml", "cells", "arena.json"
+"""By which the folder of a sweep is known, with the folder of its runs, and that of an arena."""
 
 FIGURES = ("accuracy.png", "curve.png")
 """The curve of a run that is judged by its accuracy, and of any other."""
@@ -33,7 +33,8 @@ FIGURES = ("accuracy.png", "curve.png")
 DAMAGED_CHECKPOINTS = "checkpoints.damaged"
 """Where checkpoints that cannot be read are set aside."""
 
-WRITTEN = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS, *FIGURES)
+FILES = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, *FIGURES)
+WRITTEN = (*FILES, CHECKPOINTS)
 """Everything that a run writes into its folder, beside its lock and what it sets aside."""
 
 SUMMARY_KEYS = ("rounds", "seconds", "interrupted")

@@ -92,8 +92,8 @@ def divergences(planned: CheckedExperiment, finished: Mapping[str, Result]) -> l
     for job in planned.jobs:
         stopped_by = finished[job.label].diverged_at if job.config.stop_on_divergence else None
         if stopped_by is not None and job.folder is not None:
-            latest = Checkpoints(job.folder).latest()
-            good = "no checkpoint before" if latest is None else job.folder / results.CHECKPOINTS / str(latest)
+            rounds = Checkpoints(job.folder).rounds()
+            good = job.folder / results.CHECKPOINTS / str(rounds[-1]) if rounds else "no checkpoint before"
             fault = f"parameters are not finite after round {stopped_by}"
             lines.append(f"{job.label} diverged: {fault}; last good checkpoint: {good}")
     return lines

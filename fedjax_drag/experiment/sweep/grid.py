@@ -103,7 +103,7 @@ def load_grid(
     axes: dict[str, list[Any]] = {}
     for part in (mapping, *changes):
         if AXES in part:
-            axes |= as_keys(_lists(part.pop(AXES)))
+            axes |= as_keys(lists(AXES, part.pop(AXES)))
     base = check(merged(mapping, changes))
     compared = variants(base)
     _check_axes(base, axes, changes)
@@ -134,15 +134,15 @@ def in_common(points: Iterable[Point]) -> str:
     return describe({axis: value for axis, value in first.items() if all(own[axis] == value for own in others)})
 
 
-def _lists(written: Any) -> dict[str, list[Any]]:
-    """Values by axis, from a mapping with dotted or nested keys."""
+def lists(key: str, written: Any) -> dict[str, list[Any]]:
+    """Values by axis, from a mapping under ``key`` with dotted or nested keys."""
     if not isinstance(written, Mapping) or not written:
-        raise ValueError(f"axes={written!r}: must be a mapping from keys to the lists of their values")
+        raise ValueError(f"{key}={written!r}: must be a mapping from keys to the lists of their values")
     for axis, values in flatten(written).items():
         if isinstance(values, OwnName):
             axis, values = axis.removesuffix(".name"), values.part
         if not isinstance(values, list | tuple | range) or not values:
-            raise ValueError(f"axes.{axis}={shown(values)}: must be a list of values")
+            raise ValueError(f"{key}.{axis}={shown(values)}: must be a list of values")
     return {axis: list(values) for axis, values in flatten(written).items()}
 
 

@@ -312,10 +312,10 @@ def _outcomes(
 def _member(planned: CheckedSweep, place: int, point: Point, folder: Path | None) -> Member:
     begun = folder if folder is not None and (folder / results.CONFIG).is_file() else None
     batching = None if begun is None else environment.read_batching(begun)
-    done = None if begun is None else Checkpoints(begun).latest()
+    done = 0 if begun is None else max(Checkpoints(begun).rounds(), default=0)
     settings = build.settings(point.config, planned.federations.split(point.config), batching)
     federate(settings)  # raises here, before the cell could stop others in its program
-    return Member(place, point, folder, settings, (done or 0, build.traced(likeness, settings)), begun is not None)
+    return Member(place, point, folder, settings, (done, build.traced(likeness, settings)), begun is not None)
 
 
 def _run(

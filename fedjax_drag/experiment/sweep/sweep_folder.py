@@ -12,8 +12,9 @@ from fedjax_drag.files import check_kinds, write_text
 from fedjax_drag.simulation.driver import reason
 
 CONFIG, TABLE, PARQUET, SUMMARY = results.SWEEP, "table.csv", "table.parquet", "summary.md"
-HEATMAP, CELLS, JOBS = "heatmap.png", "cells", "jobs"
-WRITTEN = (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP, CELLS)
+HEATMAP, CELLS, JOBS = "heatmap.png", results.CELLS, "jobs"
+FILES = (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP)
+WRITTEN = (*FILES, CELLS)
 """Everything that a sweep writes into its folder."""
 
 
@@ -21,7 +22,7 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuses a folder in which a sweep may not write; changes nothing."""
     where = f"out={str(folder)!r}"
     if resume:
-        check_kinds(folder, (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP), (CELLS,))
+        check_kinds(folder, FILES, (CELLS,))
     if (folder / CONFIG).is_file() or (resume and (folder / CELLS).is_dir()):
         if not (resume or overwrite):
             raise ValueError(f"{where}: already holds a sweep; {folders.REMEDY}")
@@ -66,5 +67,5 @@ def clear(folder: Path) -> None:
     folders.clear(folder / CELLS, None)
     if (folder / CELLS).is_dir() and not any((folder / CELLS).iterdir()):
         (folder / CELLS).rmdir()
-    for name in (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP, results.REPORT):
+    for name in (*FILES, results.REPORT):
         (folder / name).unlink(missing_ok=True)
