@@ -56,11 +56,11 @@ class Group:
         return float(np.mean(finals)) if (finals := self.finals(metric)) else np.nan
 
     def line(self, measure: str) -> Line | None:
-        """A quantity at the rounds that all runs have; None if they do not have it."""
+        """A quantity at the rounds that all runs have; None if they do not have it, or no round in common."""
         found = [(run.history["round"], y) for run in self.drawn if (y := run.scalars(measure)) is not None]
-        if not found:
+        rounds = reduce(np.intersect1d, [x for x, _ in found]) if found else np.zeros(0)
+        if not rounds.size:
             return None
-        rounds = reduce(np.intersect1d, [x for x, _ in found])
         return charts.over_seeds(self.row, rounds, np.transpose([y[np.isin(x, rounds)] for x, y in found]))
 
 
@@ -115,8 +115,8 @@ def over_rounds(found: Sequence[Group], target: float | None) -> list[Block]:
         title = metric_kinds.title(measure)
         lines = [(group, group.line(measure)) for group in found]
         aim = target if measure == by.column else None
-        made += block(title, lines, f"{title} over communication rounds", is_share, target=aim)
-        made[-1] = made[-1]._replace(shown=measure in shown)
+        blocks = block(title, lines, f"{title} over communication rounds", is_share, target=aim)
+        made += [one._replace(shown=measure in shown) for one in blocks]
     return made
 
 

@@ -170,6 +170,16 @@ def test_sweep_has_bands_over_seeds_a_matrix_and_marks_what_went_wrong(page, tmp
     assert statuses["fedavg", "sign_flip"] == "1 failed, 1 done"
 
 
+def test_seeds_without_a_round_in_common_have_no_line(page, tmp_path):
+    folder, grid = write_sweep(tmp_path / "matrix", {"aggregator": ["krum"], "seed": [0, 1]}, [[0.5, 0.7], [0.3, 0.6]])
+    for place, point in enumerate(grid.points):
+        metrics = folder / "cells" / point.folder / metrics_file.METRICS
+        metrics.write_text(metrics.read_text().splitlines(keepends=True)[place])
+    found = page(folder)
+    assert "unfinished: 1 of 3 rounds so far" in found.shown
+    assert not found.charts
+
+
 def test_many_lines_are_divided_among_charts_and_each_is_named(page, tmp_path):
     for number, alone in ((10, 2), (9, 1)):
         rates = [0.01 * (i + 1) for i in range(number)]
