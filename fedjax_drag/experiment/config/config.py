@@ -30,17 +30,8 @@ from fedjax_drag.experiment.config.components import (
 from fedjax_drag.experiment.config.own import own_names
 from fedjax_drag.ops.paths import check_patterns
 from fedjax_drag.simulation import option_groups as groups
-from fedjax_drag.simulation.options import (
-    LARGEST,
-    SAME,
-    check_options,
-    count,
-    documented,
-    option,
-    optional,
-    renamed,
-    with_default,
-)
+from fedjax_drag.simulation import options
+from fedjax_drag.simulation.options import count, documented, option, optional, with_default
 
 _MOST_BYTES = 200
 """Of a folder's name; file systems allow 255."""
@@ -75,8 +66,8 @@ def _check_step_size(key: str, value: Any) -> None:
     if not checks.is_concrete(value):
         raise ValueError(f"{key}={value!r}: must be a number or a schedule, {MAPPING}")
     checks.positive(key, value)
-    if value > LARGEST:
-        raise ValueError(f"{key}={value!r}: must be at most {LARGEST}")
+    if value > options.LARGEST:
+        raise ValueError(f"{key}={value!r}: must be at most {options.LARGEST}")
 
 
 def component(name: str, **arguments: Any) -> Any:
@@ -161,7 +152,7 @@ class Config(
     evaluate_clients: Any = with_default(groups.Measurement, "evaluate_clients", False)
     keep_checkpoints: int = option(partial(checks.count, low=0), 2)
     keep_best: bool = True
-    checkpoint_every_seconds: float = option(partial(checks.in_range, low=0.0, high=LARGEST), 10.0)
+    checkpoint_every_seconds: float = option(partial(checks.in_range, low=0.0, high=options.LARGEST), 10.0)
     compare: dict[str, Any] | None = None
 
     def to_mapping(self) -> dict[str, Any]:
@@ -208,7 +199,7 @@ def as_keys(written: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       ValueError: a key is there by both of its names.
     """
-    return renamed(written, {argument: key for key, argument in SAME.items()})
+    return options.renamed(written, {argument: key for key, argument in options.SAME.items()})
 
 
 def merged(mapping: Mapping[str, Any], changes: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
@@ -307,7 +298,7 @@ def check(mapping: Mapping[str, Any], like: Config | None = None, changed: Colle
         others["local_epochs"] = float(others["local_epochs"])
     config = Config(**{**kept, **others})
     groups.check_pass(config.local_steps, config.local_epochs, config.epoch_order)
-    check_options(config)
+    options.check_options(config)
     groups.check_deadline(config.local_steps, config.deadline, config.late)
     return config
 
@@ -326,7 +317,7 @@ def _typed(key: str, value: Any) -> Any:
     if not fits(value, hint):
         sweep = f"; a sweep takes lists: fedjax-drag sweep CONFIG 'axes.{key}={value}'"
         raise ValueError(f"{key}={value!r}: must be {phrase(hint)}{sweep if isinstance(value, list) else ''}")
-    return float(value) if is_number and fits(0.5, hint) and abs(value) <= LARGEST else value
+    return float(value) if is_number and fits(0.5, hint) and abs(value) <= options.LARGEST else value
 
 
 def flatten(config: Config | Mapping[str, Any]) -> dict[str, Any]:
