@@ -205,7 +205,7 @@ def _limit_along(axes: Axes, values: np.ndarray, against: str) -> None:
         axes.set_xscale("log")
         axes.set_xlim(first, last)
     else:
-        axes.set_xlim(0 if first <= 0.2 * last else first, last if last > first else last + 1)
+        axes.set_xlim(0 if 0 <= first <= 0.2 * last else first, last if last > first else last + 1)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=against == ROUND))
     if metric_kinds.kind(against) is MetricKind.COST and against != ROUND:
         axes.xaxis.set_major_formatter(EngFormatter("B" if against.startswith("bytes") else ""))

@@ -208,6 +208,13 @@ def test_a_line_without_bound_on_its_cost_is_level(write):
     assert starts == [pytest.approx(1.003)] * 2
 
 
+def test_what_is_negative_has_its_place_on_the_horizontal_axis(write):
+    folder = write("a")
+    rewrite(folder, round=[1, 2, 3], test_accuracy=[0.2, 0.4, 0.6], cosine_to_benign=[-0.5, -0.25, 0.75])
+    (axes,) = draw(folder, against="cosine_to_benign").axes
+    assert axes.get_xlim() == (-0.5, 0.75)
+
+
 def test_what_it_is_drawn_against_is_a_column(write, tmp_path, capsys):
     a, b = write("a"), write("b", "aggregator=fedavg")
     rewrite(b, round=[1, 2], test_accuracy=[0.3, 0.5], bytes_up=[10, 20])
