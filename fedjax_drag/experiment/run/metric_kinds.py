@@ -86,7 +86,7 @@ IDENTITY = ("client_ids", "malicious", "valid")
 
 _SHARES = {name for name in metrics.__all__ if getattr(metrics, name).is_share}
 _LOWER = {name for name in metrics.__all__ if not getattr(metrics, name).higher_is_better}
-_LOWER |= {"loss", "attack_success_rate", "malicious_weight", "detection_fpr", "epsilon"}
+_LOWER |= {"loss", "attack_success_rate", "malicious_weight", "detection_fpr", "epsilon", "client_seconds"}
 _MEASURED = re.compile(
     r"(?:test_|validation_|client_|own_|output_(?:validation_)?)(.+?)(?:_micro)?(?:_mean|_worst_tenth|_std)?"
 )
