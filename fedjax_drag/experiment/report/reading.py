@@ -154,12 +154,13 @@ def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str
     try:
         history, damage = metrics_file.read(metrics)
         history = metrics_file.typed(history, figures.get("dtypes"))
-        status, message = _status(history, figures, config.rounds)
         if damage:
             status, message = "damaged", f"{metrics_file.listed(damage)} left out; --resume restores them"
         elif not history:
             begun = (folder / results.CONFIG).is_file()
             status, message = ("unfinished", "no evaluation yet") if begun else ("not run", "")
+        else:
+            status, message = _status(history, figures, config.rounds)
     except ValueError as error:
         status, message = "damaged", str(error)
     if failure is not None:
@@ -169,8 +170,6 @@ def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str
 
 
 def _status(history: History, figures: Mapping[str, Any], rounds: int) -> tuple[str, str]:
-    if not history:
-        return "unfinished", ""
     last = int(history["round"][-1])
     stopped_by = finite(figures.get("diverged_at"))
     status, message = verdict(history, None if stopped_by is None else int(stopped_by))
