@@ -8,9 +8,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from fedjax_drag import checks
 from fedjax_drag.experiment.arena import requirements, tables
 from fedjax_drag.experiment.arena.own_code import code_of
-from fedjax_drag.experiment.arena.protocol import Arena, Entry, entry_of, load_arena
+from fedjax_drag.experiment.arena.protocol import METHOD_KEYS, Arena, Entry, entry_of, load_arena
 from fedjax_drag.experiment.arena.standing import FILE, Row, Standing, read
 from fedjax_drag.experiment.arena.trials import Trials, criterion_of, key_of
 from fedjax_drag.experiment.config.config import check_name
@@ -126,6 +127,7 @@ def entered(
     builder: Any, grid: Mapping[str, Sequence[Any]] | None, arena: Source, label: str | None, part: str, standing: Any
 ) -> tuple[Arena, Standing | None]:
     """What :func:`enter` plays, from its arguments, and the rows that are not played again."""
+    checks.one_of("part", part, METHOD_KEYS)
     checked, given = _resolved(arena, standing)
     named = {"name": builder} if label is None or isinstance(builder, str) else {"name": builder, "label": label}
     named = with_own_names(named, part)

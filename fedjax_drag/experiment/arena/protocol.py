@@ -22,7 +22,7 @@ _KEYS = (
     *("name", "version", "base", "tasks", "attacks", "backdoors", "entries"),
     *("tuning_seeds", "seeds", "most_settings"),
 )
-_METHOD_KEYS = ("aggregator", "algorithm", "client")
+METHOD_KEYS = ("aggregator", "algorithm", "client")
 DEFAULT_SEEDS = {"tuning_seeds": (100,), "seeds": (0, 1, 2)}
 
 
@@ -158,8 +158,8 @@ def entry_of(label: str, value: Any, most: int) -> Entry:
     Raises:
       ValueError: a key or the number of settings is not allowed.
     """
-    own = _keys(f"entries.{label}", value, (*_METHOD_KEYS, "settings"))
-    method = {key: own[key] for key in _METHOD_KEYS if key in own} or {"aggregator": label}
+    own = _keys(f"entries.{label}", value, (*METHOD_KEYS, "settings"))
+    method = {key: own[key] for key in METHOD_KEYS if key in own} or {"aggregator": label}
     settings = _axes(f"entries.{label}.settings", own.get("settings"))
     number = math.prod(map(len, settings.values()))
     if number > most:

@@ -250,9 +250,10 @@ def test_a_standing_is_named_by_its_file(tmp_path):
         ({"grid": {"max_norm": [1.0, 2.0, 3.0]}}, "entries.clipped.settings: are 3; must be at most most_settings=2"),
         ({"grid": {"radius": [1.0]}}, "radius"),
         ({"part": "algorithm"}, "algorithm"),
+        ({"part": "rule"}, "part='rule': must be one of aggregator, algorithm, client"),
         ({"arena": {**ARENA, "seeds": [3]}}, "standing='tiny': was played by another protocol"),
     ],
-    ids=["label", "slug", "most", "argument", "part", "protocol"],
+    ids=["label", "slug", "most", "argument", "part", "kind", "protocol"],
 )
 def test_what_is_wrong_is_one_line(change, message):
     standing = fd.arena.run(ARENA)
