@@ -206,6 +206,7 @@ def initial_state(apply: Any, state: State, params: Params, deltas: Deltas, **ex
     """
     static = {name: extras.pop(name) for name in STATIC_EXTRAS if name in extras}
     after = jax.eval_shape(lambda p, d, s, e: apply(p, d, s, **static, **e)[1], params, deltas, state, extras)
+    jax.eval_shape(cast_like, after, state)  # whose errors say what the round has changed
     return cast_like(state, after)
 
 

@@ -70,7 +70,7 @@ class ServerBench(Generic[Tested]):
         size = len(inputs[1]["client_ids"])
         if size not in self.starts:  # tracing takes most of the time of a check
             first = self.part.init(self.params)
-            self.starts[size] = tree.cast_like(first, jax.eval_shape(self.step, self.params, first, inputs)[1])
+            self.starts[size] = tree.initial_state(lambda p, given, s: self.step(p, s, given), first, self.params, inputs)
         return self.starts[size]
 
     def rounds(self, inputs: list[Inputs]) -> tuple[Params, State]:

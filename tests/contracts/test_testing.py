@@ -174,6 +174,22 @@ def place_matters(rule):
 
 
 @pytest.mark.thorough
+def test_a_metric_that_init_does_not_name_is_found_out():
+    """By the check and by ``tree.initial_state`` alike: the state after a round has more than that before."""
+
+    @screened
+    def apply(params, deltas, state, *, valid, **_):
+        return params, MetricsOnly({"weight": 1.0 * valid, "cosine": 1.0 * valid, "kept": valid.sum()})
+
+    rule = Aggregator(stateless(), apply)
+    says = r"state after a round: has \.metrics\['kept'\] in addition; must have the structure of the state before"
+    with pytest.raises(AssertionError, match=says):
+        check_aggregator(rule)
+    params = {"w": jnp.zeros(2)}
+    with pytest.raises(ValueError, match="^" + says):
+        tree.initial_state(rule.apply, rule.init(params), params, {"w": jnp.zeros((3, 2))})
+
+
 def test_a_rule_that_prefers_the_first_client_is_found_out_unless_it_says_so():
     with pytest.raises(AssertionError, match="order of the clients"):
         check_aggregator(place_matters(fedavg()))
