@@ -26,6 +26,15 @@ def shrunk(factor: float = 1.0):
         return fd.aggregators.Weights(own=factor * clients.valid, mass=clients.valid)
 
     return fd.aggregators.weighted_rule(weigh)
+
+
+class shrunk_by(fd.aggregators.WeightedAggregator):
+    """The same, compared by value."""
+
+    factor: fd.types.Scalar = 1.0
+
+    def weigh(self, clients, state, **_):
+        return fd.aggregators.Weights(own=self.factor * clients.valid, mass=clients.valid)
 '''
 
 SWEEP = {
@@ -89,10 +98,11 @@ def test_cells_that_differ_in_its_numbers_share_a_program(here, monkeypatch):
 
     monkeypatch.chdir(here)
     monkeypatch.setattr("fedjax_drag.experiment.sweep.sweep.run_as_one_program", counted)
-    found = sweep(SWEEP, allow_code=True, quiet=True)
+    by_value = SWEEP | {"aggregator": {"path": "my_rules.py", "name": "shrunk_by"}}
+    found = sweep(by_value, allow_code=True, quiet=True)
     assert [cell.status for cell in found.cells] == ["done"] * 4
     assert sizes == [4]
-    alone = sweep({**SWEEP, "axes": {"aggregator.factor": [0.5], "seed": [1]}}, allow_code=True, quiet=True)
+    alone = sweep(SWEEP | {"axes": {"aggregator.factor": [0.5], "seed": [1]}}, allow_code=True, quiet=True)
     assert sizes == [4]
     np.testing.assert_allclose(found.cells[1].history["test_loss"], alone.cells[0].history["test_loss"], rtol=1e-6)
 

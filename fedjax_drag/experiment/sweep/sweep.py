@@ -150,8 +150,8 @@ def sweep(
     Args:
       config: path of a YAML file, or a mapping of the keys of a run's configuration and of ``axes``: a mapping from a
         key (dotted, to reach into a component) to the list of its values. Python objects may stand in it as in that of
-        :func:`~fedjax_drag.experiment.run.run.run`; numbers of a builder of one's own share a program where they are
-        floating.
+        :func:`~fedjax_drag.experiment.run.run.run`; cells that differ in numbers of a class of one's own
+        (:data:`~fedjax_drag.types.Scalar`) share a program, while functions that a builder makes are compiled for each.
       overrides: ``key=value`` strings such as ``"rounds=50"`` or ``"axes.seed=[0,1]"``.
       out: results folder; None writes nothing. Every cell has a run's folder in ``out/cells``.
       resume: skip the cells that have finished in ``out`` and continue those that have not; where there is nothing

@@ -12,6 +12,7 @@ from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.simulation.cells import likeness
+from fedjax_drag.types import Scalar
 
 BASE = {"data": "digits", "partition": {"name": "dirichlet", "num_clients": 8, "beta": 0.5}, "cohort_size": 4}
 
@@ -84,6 +85,23 @@ def test_what_is_a_family(given, keys, sizes):
     found = grouped(given, **keys)
     assert [len(family) for family in found] == sizes
     assert sorted(itertools.chain(*found)) == list(range(sum(sizes)))
+
+
+def test_numbers_of_an_own_class_share_a_program_and_functions_are_compared_by_identity():
+    class shrunk(aggregators.WeightedAggregator):
+        factor: Scalar = 1.0
+
+        def weigh(self, clients, state, **_):
+            return aggregators.Weights(own=self.factor * clients.valid, mass=clients.valid)
+
+    def function(factor=1.0):
+        return aggregators.weighted_rule(lambda clients, state, **_: shrunk(factor).weigh(clients, state))
+
+    axes = {"aggregator.factor": [0.5, 1.0], "seed": [0, 1]}
+    assert grouped(axes, aggregator={"name": shrunk}) == [[0, 1, 2, 3]]
+    assert grouped(axes, aggregator={"name": function}) == [[0], [1], [2], [3]]
+    given = {"aggregator": [{"name": function(0.5), "label": "half"}, "fedavg"], "seed": [0, 1]}
+    assert grouped(given) == [[0, 1], [2, 3]]
 
 
 def test_an_own_attack_may_be_built_from_the_split_of_the_data():
