@@ -48,7 +48,7 @@ class Cell:
     values: dict[str, Any]
     status: str
     message: str
-    history: History
+    history: History = dataclasses.field(repr=False)
     criterion: Criterion = ACCURACY
 
 

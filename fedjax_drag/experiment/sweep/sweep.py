@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 import types
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -64,6 +65,10 @@ class Sweep(NamedTuple):
     table: Table
     worst_case: dict[str, float]
     best: Best | None = None
+
+    def __repr__(self) -> str:
+        cells = ", ".join(f"{number} {status}" for status, number in Counter(cell.status for cell in self.cells).items())
+        return f"Sweep(cells: {cells})" if self.best is None else f"Sweep(cells: {cells}; best: {self.best})"
 
     def to_pandas(self, histories: bool = False) -> "pandas.DataFrame":
         """The results as a table of pandas, with a column for each axis.

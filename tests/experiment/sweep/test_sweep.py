@@ -24,6 +24,7 @@ from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.experiment.sweep.summary_page import summary
 from fedjax_drag.experiment.sweep.sweep import Sweep, plan, sweep
 from fedjax_drag.simulation import progress
+from fedjax_drag.simulation.criterion import Criterion
 
 SMALL = TINY | {"name": "small", "rounds": 2, "eval_every": 1, "attack": "sign_flip", "byzantine_fraction": 0.5}
 GRID = {"aggregator": ["fedavg", "krum"], "attack": [None, "sign_flip"], "seed": [0, 1]}
@@ -296,6 +297,15 @@ def test_table_has_a_row_for_each_evaluation_and_one_for_a_failed_cell(finished)
     assert stored["seed"] == [int(row["seed"]) for row in rows]
     assert stored["test_loss"] == [float(row["test_loss"]) if row["test_loss"] else None for row in rows]
     assert {len(column) for column in found.table.values()} == {12}
+
+
+def test_a_sweep_is_shown_in_a_line(finished):
+    found = finished[1]
+    assert repr(found._replace(best=None)) == "Sweep(cells: 4 done, 4 failed)"
+    assert repr(found._replace(best=choice.Best({"step_size": 0.1}, Criterion("accuracy", True, True), 0.5, 0.5))) == (
+        "Sweep(cells: 4 done, 4 failed; best: step_size=0.1: test accuracy 50.0 %, chosen on the test set)"
+    )
+    assert "history" not in repr(found.cells[0])
 
 
 def test_worst_case_is_the_minimum_of_the_means_over_seeds(finished):
