@@ -33,8 +33,8 @@ def latex(
         raise ValueError("to_latex: no cell of this sweep has come to an end")
     compared = criterion_of(cells)
     metric = compared.column if metric is None else metric
-    in_all = [name for name, x in histories[0].items() if np.ndim(x) == 1 and all(name in other for other in histories)]
-    checks.one_of("metric", metric, in_all)
+    measured = dict.fromkeys(name for history in histories for name, x in history.items() if np.ndim(x) == 1)
+    checks.one_of("metric", metric, measured)
     by_metric = _criterion(metric, compared)
     axes = {axis: list(dict.fromkeys(cell.values[axis] for cell in cells)) for axis in cells[0].values}
     by, over = _sides([axis for axis in axes if axis != "seed"], rows, columns)
@@ -120,8 +120,8 @@ def _column(groups: Sequence[Sequence[Cell]], metric: str, by: Criterion, ties: 
 
 
 def _estimate(cells: Sequence[Cell], metric: str) -> Estimate:
-    """Over the cells that have come to an end, which differ in their seeds."""
-    found = [mean_final([cell], metric) for cell in cells if cell.status in COMPLETE]
+    """Over the cells that have come to an end and have the metric, which differ in their seeds."""
+    found = [mean_final([cell], metric) for cell in cells if cell.status in COMPLETE and metric in cell.history]
     return estimate(np.array(found)) if found else Estimate(np.nan, np.nan)
 
 

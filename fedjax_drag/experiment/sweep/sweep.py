@@ -103,7 +103,7 @@ class Sweep(NamedTuple):
 
         An entry is the mean over the seeds and half its 95 % interval (Student's t), in percent where the metric is a
         share. The best of a column is bold, the highest of a metric of one's own that cells are not compared by. An
-        asterisk says that cells have failed, diverged or were interrupted.
+        asterisk says that cells have failed, diverged or were interrupted, a dash that none has the metric.
 
         Args:
           rows: axes whose values stand in rows; default those that are no conditions.

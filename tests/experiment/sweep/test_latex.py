@@ -105,6 +105,15 @@ def test_wrong_arguments(options, message):
         latex(CELLS, **options)
 
 
+def test_a_metric_that_some_methods_have_is_a_dash_for_the_others():
+    plain, own = cell("fedavg", "alie", 0, 0.5), cell("ditto", "alie", 0, 0.5)
+    own.history["own_accuracy_mean"] = np.array([0.7, 0.8])
+    for cells in ([plain, own], [own, plain]):
+        table = latex(cells, metric="own_accuracy_mean")
+        assert r"fedavg & $\textrm{--}$ \\" in table
+        assert r"ditto & $\mathbf{80.0}$ \\" in table
+
+
 def test_a_sweep_without_results_has_no_table():
     with pytest.raises(ValueError, match="no cell of this sweep has come to an end"):
         latex(CELLS[-1:])
