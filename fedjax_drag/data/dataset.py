@@ -76,7 +76,7 @@ class FederatedDataset:
             for what, found, like in (("inputs", own.x, self.train.x), ("targets", own.y, self.train.y)):
                 if tree.described(found, "N") != tree.described(like, "N"):
                     found, like = tree.described(found, "N"), tree.described(like, "N")
-                    raise ValueError(f"{part}: {what} {found} beside {like} of train")
+                    raise ValueError(f"{part}: {what} {found} beside {like} of train; must be alike")
         shape = examples.shapes(self.train.x)
         if shape != self.input_shape or shape == () or not all(x.size for x in jax.tree.leaves(self.train.x)):
             raise ValueError(f"train: inputs of shape {shape}: must be input_shape={self.input_shape}")

@@ -78,6 +78,9 @@ def _owner(sizes: Sequence[int]) -> np.ndarray:
 
 def _joined(parts: Mapping[str, Arrays]) -> tuple[Any, Any, list[int]]:
     """Inputs and targets of all parts, one after another, and how many examples each has."""
+    for name, part in parts.items():
+        if not isinstance(part, list | tuple) or len(part) != 2:
+            raise checks.ArgumentError(name, "must be a pair of inputs and targets, (x, y)", given=part)
     given = {name: tuple(as_arrays(name, arrays) for arrays in part) for name, part in parts.items()}
     first, like = next(iter(given.items()))
     for name, part in given.items():

@@ -89,10 +89,7 @@ def _input(name: str, x: np.ndarray) -> np.ndarray:
     if x.dtype == np.uint8 and x.ndim == 3:
         x = x[..., None]
     if np.issubdtype(x.dtype, np.floating):
-        with np.errstate(over="ignore"):  # a number too large for float32 is reported as not finite
-            finite = np.isfinite(x.astype(np.float32, copy=False))
-        if not finite.all():
-            raise ValueError(f"{name}: {np.count_nonzero(~finite)} entries are not finite float32 numbers")
+        targets.finite32(name, x)
     return np.ascontiguousarray(x)
 
 

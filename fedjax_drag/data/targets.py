@@ -11,6 +11,21 @@ _FEW_CLASSES, _MOST_INFERRED = 100, 1_000_000
 """Numbers of classes of which most may be empty without a warning, and without an error."""
 
 
+def finite32(name: str, x: np.ndarray) -> np.ndarray:
+    """``x`` as float32.
+
+    Raises:
+      ValueError: one line that says how many entries are not finite there, and which is the first.
+    """
+    with np.errstate(over="ignore"):  # a number too large for float32 is reported as not finite
+        narrow = x.astype(np.float32, copy=False)
+    if not np.isfinite(narrow).all():
+        places = np.argwhere(~np.isfinite(narrow))
+        first = f"{places[0].tolist()}={x[tuple(places[0])]}"
+        raise ValueError(f"{name}: {len(places)} entries are not finite float32 numbers, the first {first}; all must be")
+    return narrow
+
+
 def stored(name: str, y: np.ndarray) -> np.ndarray:
     """Targets as int32 or float32.
 
@@ -18,11 +33,7 @@ def stored(name: str, y: np.ndarray) -> np.ndarray:
       ValueError: one line that names what is no such number.
     """
     if np.issubdtype(y.dtype, np.floating):
-        with np.errstate(over="ignore"):  # a number too large for float32 is reported as not finite
-            narrow = y.astype(np.float32)
-        if not np.isfinite(narrow).all():
-            raise ValueError(f"{name}: {np.count_nonzero(~np.isfinite(narrow))} entries are not finite float32 numbers")
-        return narrow
+        return finite32(name, y)
     if y.dtype != bool and not np.issubdtype(y.dtype, np.integer):
         raise ArgumentError(name, f"of type {y.dtype}: must be integers or floating; number the classes from 0")
     if not y.size:

@@ -173,9 +173,9 @@ class Result(NamedTuple):
         Raises:
           ValueError: as for :meth:`rounds_to`, or the history has no such column.
         """
-        if cost not in self.history:
-            needed = "; set a clock, such as clock=fd.clocks.log_normal()" if cost == "seconds" else ""
-            raise ValueError(f"cost={cost!r}: is not in the history{needed}")
+        if cost == "seconds" and cost not in self.history:
+            raise ValueError("cost='seconds': is not in the history; set a clock, such as clock=fd.clocks.log_normal()")
+        checks.one_of("cost", cost, [name for name, x in self.history.items() if np.ndim(x) == 1])
         spent = np.cumsum(np.asarray(self.history[cost], np.float64))
         place = self._place(target, on)
         return None if place is None else float(spent[place])

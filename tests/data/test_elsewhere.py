@@ -29,6 +29,7 @@ def test_clients_keep_their_own_examples():
         ([*OWN, (X[:0], Y[:0])], r"clients\[3\]: has no example"),
         ([*OWN, (X[:, :2], Y)], r"clients\[3\]: inputs of shape \(2,\); must be \(3,\) as of clients\[0\]"),
         ([*OWN, (X, Y[:, None])], r"clients\[3\]: targets of shape \(1,\)"),
+        ([*OWN, X], r"clients\[3\]=array float32\[40, 3\]: must be a pair of inputs and targets, \(x, y\)"),
     ],
 )
 def test_clients_that_do_not_fit_are_refused(clients, message):

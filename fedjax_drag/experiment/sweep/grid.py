@@ -142,7 +142,7 @@ def lists(key: str, written: Any) -> dict[str, list[Any]]:
         if isinstance(values, OwnName):
             axis, values = axis.removesuffix(".name"), values.part
         if not isinstance(values, list | tuple | range) or not values:
-            raise ValueError(f"{key}.{axis}={shown(values)}: must be a list of values")
+            raise ValueError(f"{key}.{axis}={shown(values)}: must be a list of values, at least one")
     return {axis: list(values) for axis, values in flatten(written).items()}
 
 

@@ -155,7 +155,7 @@ def test_what_a_configuration_compares_is_the_first_axis():
         ({}, [], "axes={}: must be a mapping from keys to the lists"),
         ([1], [], r"axes=\[1\]: must be a mapping"),
         ({"seed": 1}, [], "axes.seed=1: must be a list of values"),
-        ({"seed": []}, [], r"axes.seed=\[\]: must be a list of values"),
+        ({"seed": []}, [], r"axes.seed=\[\]: must be a list of values, at least one"),
         ({"step_size": np.ones(3)}, [], r"axes.step_size=array float64\[3\]: must be a list of values"),
         (
             {"aggregator": [fd.aggregators.drag(c) for c in (0.1, 0.2)]},
