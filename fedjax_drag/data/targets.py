@@ -21,8 +21,8 @@ def finite32(name: str, x: np.ndarray) -> np.ndarray:
         narrow = x.astype(np.float32, copy=False)
     if not np.isfinite(narrow).all():
         places = np.argwhere(~np.isfinite(narrow))
-        first = f"{places[0].tolist()}={x[tuple(places[0])]}"
-        raise ValueError(f"{name}: {len(places)} entries are not finite float32 numbers, the first {first}; all must be")
+        wrong = f"{len(places)} entries are not finite float32 numbers, the first {places[0].tolist()}"
+        raise ValueError(f"{name}: {wrong}={x[tuple(places[0])]}; all must be")
     return narrow
 
 

@@ -69,8 +69,8 @@ class ServerBench(Generic[Tested]):
         """The state before the first round, in the shapes of its cohort."""
         size = len(inputs[1]["client_ids"])
         if size not in self.starts:  # tracing takes most of the time of a check
-            first = self.part.init(self.params)
-            self.starts[size] = tree.initial_state(lambda p, given, s: self.step(p, s, given), first, self.params, inputs)
+            first, turn = self.part.init(self.params), lambda params, given, state: self.step(params, state, given)
+            self.starts[size] = tree.initial_state(turn, first, self.params, inputs)
         return self.starts[size]
 
     def rounds(self, inputs: list[Inputs]) -> tuple[Params, State]:

@@ -86,7 +86,7 @@ X, Y = images()
         ),
         ({"train_x": np.where(X > 0, np.nan, 0.0)}, "train_x: .* entries are not finite"),
         ({"train_x": X * 1e300}, "train_x: .* entries are not finite"),
-        ({"train_x": np.where(X == X[1, 0], np.nan, X)}, r"the first \[1, 0, 0, 0\]=nan; all must be"),
+        ({"train_x": np.where(X[1, 0] == X, np.nan, X)}, r"the first \[1, 0, 0, 0\]=nan; all must be"),
         ({"train_x": [[1.0, 2.0], [3.0]]}, "^train_x: must be an array; ValueError: setting an array element"),
         ({"test_y": [0, [1, 2]]}, "^test_y: must be an array; "),
         ({"users": [0, [1, 2]]}, "^users: must be an array; "),

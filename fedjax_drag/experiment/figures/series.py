@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_drag.experiment.config.config import Config, flatten
 from fedjax_drag.experiment.figures.labels import clean, distinct
-from fedjax_drag.experiment.run.metric_kinds import MetricKind, kind
+from fedjax_drag.experiment.run.metric_kinds import is_counted
 from fedjax_drag.experiment.run.results import StoredRun
 from fedjax_drag.simulation.criterion import common
 
@@ -134,4 +134,4 @@ def _curve(label: str, metric: str, against: str, group: Sequence[StoredRun]) ->
 def _spent(run: StoredRun, column: str) -> np.ndarray:
     """A column of a history; what it counts since the last evaluation is added up."""
     values = run.history[column]
-    return np.cumsum(values) if kind(column) is MetricKind.COST and column != ROUND else values
+    return np.cumsum(values) if is_counted(column) else values

@@ -99,6 +99,11 @@ def kind(name: str) -> MetricKind:
     return MetricKind.SHARE if re.sub(r"top_\d+_", "top_k_", _measured(name)) in _SHARES else MetricKind.VALUE
 
 
+def is_counted(name: str) -> bool:
+    """Whether a metric counts since the evaluation before, so that a run's is the sum."""
+    return kind(name) is MetricKind.COST and name != "round"
+
+
 def higher_is_better(name: str) -> bool:
     """Whether more of a metric is better: not of errors, spreads, costs and counts, nor of what attacks gain."""
     lower = name in _LOWER or _measured(name) in _LOWER or name.endswith(("_loss", "_std"))

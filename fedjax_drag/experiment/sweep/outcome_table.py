@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag.experiment.config.config import is_condition
-from fedjax_drag.experiment.run.metric_kinds import title
+from fedjax_drag.experiment.run.metric_kinds import is_counted, title
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep.grid import Grid, describe
 from fedjax_drag.files import replaced
@@ -246,9 +246,9 @@ def mean_final(cells: Sequence[Cell], metric: str) -> float:
 
 
 def _finals(cells: Sequence[Cell], metric: str) -> np.ndarray:
-    """As files hold them, so that a sweep chooses the same before and after it was resumed."""
-    finals = [cell.history[metric][-1:] for cell in cells if cell.status in COMPLETE]
-    return _numbers(np.concatenate(finals)) if finals else np.zeros(0)
+    """As files hold them, so that a sweep chooses the same before and after it was resumed; costs are added up."""
+    columns = [_numbers(cell.history[metric]) for cell in cells if cell.status in COMPLETE]
+    return np.array([column.sum() if is_counted(metric) else column[-1] for column in columns if column.size])
 
 
 def _any(cells: Sequence[Cell], status: str) -> bool:

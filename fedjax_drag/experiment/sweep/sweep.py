@@ -20,6 +20,7 @@ from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import environment, folders, planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import HoldsLock, locked
+from fedjax_drag.experiment.run.metric_kinds import is_counted
 from fedjax_drag.experiment.run.saver import import_ahead
 from fedjax_drag.experiment.sweep import choice, latex, outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.choice import Best
@@ -67,7 +68,8 @@ class Sweep(NamedTuple):
     best: Best | None = None
 
     def __repr__(self) -> str:
-        cells = ", ".join(f"{number} {status}" for status, number in Counter(cell.status for cell in self.cells).items())
+        statuses = Counter(cell.status for cell in self.cells)
+        cells = ", ".join(f"{number} {status}" for status, number in statuses.items())
         return f"Sweep(cells: {cells})" if self.best is None else f"Sweep(cells: {cells}; best: {self.best})"
 
     def to_pandas(self, histories: bool = False) -> "pandas.DataFrame":
@@ -75,8 +77,8 @@ class Sweep(NamedTuple):
 
         Args:
           histories: a row for each cell and evaluation, as ``table`` has them; default one for each cell, with its
-            figures at the end, and as ``best_round`` and ``best_<metric>`` those of the evaluation at which the metric
-            by which cells are compared was best.
+            figures at the end, costs such as ``bytes_up`` added up over the rounds, and as ``best_round`` and
+            ``best_<metric>`` those of the evaluation at which the metric by which cells are compared was best.
 
         Raises:
           ImportError: pandas is not installed.
@@ -87,6 +89,8 @@ class Sweep(NamedTuple):
         by, axes = outcome_table.criterion_of(self.cells), list(self.cells[0].values)
         cells = whole.groupby(axes, sort=False, dropna=False)
         final = cells.tail(1).reset_index(drop=True)
+        counted = [name for name in whole if name not in axes and is_counted(name.removeprefix("history."))]
+        final[counted] = cells[counted].sum(min_count=1).to_numpy()
         values = whole[by.column].to_numpy()
         places = [rows[by.last_best(values[rows])] for rows in cells.indices.values()]
         best = whole.loc[places, ["round", by.column]].reset_index(drop=True).add_prefix("best_")
@@ -102,8 +106,9 @@ class Sweep(NamedTuple):
         """The final figures as a LaTeX table; the document needs the package booktabs.
 
         An entry is the mean over the seeds and half its 95 % interval (Student's t), in percent where the metric is a
-        share. The best of a column is bold, the highest of a metric of one's own that cells are not compared by. An
-        asterisk says that cells have failed, diverged or were interrupted, a dash that none has the metric.
+        share; costs such as ``bytes_up`` are added up over the rounds. The best of a column is bold, the highest of a
+        metric of one's own that cells are not compared by. An asterisk says that cells have failed, diverged or were
+        interrupted, a dash that none has the metric.
 
         Args:
           rows: axes whose values stand in rows; default those that are no conditions.

@@ -114,6 +114,19 @@ def test_a_metric_that_some_methods_have_is_a_dash_for_the_others():
         assert r"ditto & $\mathbf{80.0}$ \\" in table
 
 
+def test_costs_that_count_since_the_evaluation_before_are_added_up():
+    pytest.importorskip("pandas", reason="needs pandas")
+    cells = [cell("fedavg", "alie", seed, 0.5) for seed in (0, 1)]
+    for one in cells:
+        one.history["bytes_up"] = np.array([100, 300])
+    assert r"fedavg & $\mathbf{400 \pm 0}$ \\" in latex(cells, metric="bytes_up")
+    cells.append(cell("krum", "alie", 0, 0.0, "failed"))
+    table = outcome_table.table(SimpleNamespace(axes=list(cells[0].values)), cells)
+    final = Sweep(tuple(cells), table, {}).to_pandas()
+    np.testing.assert_array_equal(final["bytes_up"], [400, 400, np.nan])
+    np.testing.assert_array_equal(final["round"], [3, 3, np.nan])
+
+
 def test_a_sweep_without_results_has_no_table():
     with pytest.raises(ValueError, match="no cell of this sweep has come to an end"):
         latex(CELLS[-1:])

@@ -199,7 +199,7 @@ def test_a_clock_changes_nothing_but_adds_seconds(settings):
     assert two.cost_to(target) == pytest.approx(spent[two.history["test_accuracy"].argmax() and 1])
     assert two.cost_to(target, "bytes_up") == two.history["bytes_up"][:2].sum()
     assert two.cost_to(1.0) is None
-    with pytest.raises(ValueError, match="cost='byte_up': must be one of .*; did you mean 'bytes_up'"):
+    with pytest.raises(ValueError, match=r"cost='byte_up': must be one of .*; did you mean 'bytes_up'"):
         two.cost_to(target, "byte_up")
     with pytest.raises(ValueError, match="cost='seconds': is not in the history; set a clock"):
         one.cost_to(0.1)
