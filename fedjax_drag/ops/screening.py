@@ -209,11 +209,13 @@ def concluded(
     (params, state), (moved, state_after) = before, after
     if type(state) is not type(state_after):
         raise _not_own(state)
+    tree.check_like("params that the rule returns", moved, "the params it was given", params)  # not broadcast to them
     if not reject_nonfinite:
         invalid = jax.tree.map(lambda p: jnp.full_like(p, jnp.nan), moved)
         moved = tree.where(who.broken.any(), invalid, moved)
     metrics = {**state_after.metrics, "num_rejected": who.num_rejected}
     now, then = (moved, state_after._replace(metrics={})), (params, state._replace(metrics={}))
+    tree.check_like("state that the rule returns", now[1], "the state it was given", then[1])
     moved, kept = tree.where(who.counted.any(), now, then)
     return moved, kept._replace(metrics=metrics)
 

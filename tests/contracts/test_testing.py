@@ -1,5 +1,7 @@
 """The check that users run on rules of their own: it accepts those of the package and names what another lacks."""
 
+import collections
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ from cases import AGGREGATORS, parametrize
 from fedjax_drag import attacks, tree
 from fedjax_drag.aggregators import (
     MetricsOnly,
+    PlainAggregator,
     Weights,
     bucketing,
     clusterguard,
@@ -188,6 +191,26 @@ def test_a_metric_that_init_does_not_name_is_found_out():
     params = {"w": jnp.zeros(2)}
     with pytest.raises(ValueError, match="^" + says):
         tree.initial_state(rule.apply, rule.init(params), params, {"w": jnp.zeros((3, 2))})
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda p, s: (jax.tree.map(lambda x: x[:1], p), s), r"params that the rule returns\['w'\] with shape \(1,\)"),
+        (lambda p, s: (p, s._replace(mean={"w": 0.0})), r"state that the rule returns.mean\['w'\] with shape \(\)"),
+    ],
+)
+def test_what_a_rule_returns_is_not_broadcast(returned, message):
+    class rule(PlainAggregator):
+        def init(self, params):
+            return collections.namedtuple("State", ["mean", "metrics"])(params, empty_metrics())
+
+        def combine(self, params, deltas, state, *, valid, **_):
+            return returned(params, state)
+
+    params = {"w": jnp.zeros(2)}
+    with pytest.raises(ValueError, match=message):
+        rule().apply(params, {"w": jnp.zeros((3, 2))}, rule().init(params))
 
 
 def test_a_rule_that_prefers_the_first_client_is_found_out_unless_it_says_so():
