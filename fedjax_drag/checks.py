@@ -142,6 +142,12 @@ def count(name: str, value: Any, low: int = 0, high: int | None = None) -> None:
         raise ArgumentError(name, f"must be {allowed}", given=value)
 
 
+def flag(name: str, value: Any) -> None:
+    """Raises ValueError unless ``value`` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ArgumentError(name, "must be True or False", given=value)
+
+
 def known(name: str, value: Any, part: str) -> Any:
     """The value of an argument that a simulation fills in; raises ValueError for None, in a part that is used alone."""
     if value is None:

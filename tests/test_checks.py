@@ -41,6 +41,20 @@ def test_one_of_accepts_names_flags_and_scalars_of_numpy():
         checks.one_of("balanced", np.array([True, False]), (False, True))
 
 
+@pytest.mark.parametrize(
+    ("build", "argument"),
+    [
+        (fd.algorithms.scaffold, "tailored"),
+        (fd.algorithms.stem, "carry_momentum"),
+        (fd.aggregators.fltrust, "projection"),
+        (fd.compression.sign, "error_feedback"),
+    ],
+)
+def test_a_flag_is_true_or_false(build, argument):
+    with pytest.raises(ValueError, match=f"{argument}='no': must be True or False"):
+        build(**{argument: "no"})
+
+
 def test_an_attack_names_an_array_that_it_cannot_take():
     with pytest.raises(ValueError, match=r"knowledge=array <U7\[2\]: must be one of full, partial"):
         fd.attacks.krum_attack(knowledge=np.array(["full", "partial"]))

@@ -109,7 +109,6 @@ class stem(TwoSided):
     def check(self) -> None:
         super().check()
         checks.in_range("a", self.a, 0.0, 1.0)
-        checks.one_of("carry_momentum", self.carry_momentum, (False, True))
 
     def init(self, params: Params) -> StemState:
         inner = self.rule.init(params)

@@ -19,7 +19,6 @@ from fedjax_drag.simulation.devices.model_sharding import CLIENTS, ShardingRules
 from fedjax_drag.simulation.devices.placement import MESHES
 from fedjax_drag.simulation.options import (
     count,
-    flag,
     one_of,
     option,
     optional,
@@ -171,7 +170,7 @@ class Adversary:
     root_source: str = option(one_of(*ROOT_SOURCES), default="benign")
     nonfinite: str = option(one_of("reject", "propagate"), default="reject")
     forged_messages: str = option(one_of("decompressed", "compressed"), default="decompressed")
-    secure_aggregation: bool = option(flag, default=False)
+    secure_aggregation: bool = option(checks.flag, default=False)
 
 
 @options
@@ -232,7 +231,7 @@ class Execution:
     clients_per_chunk: int | None = option(optional(count), default=None)
     mesh: Mesh | Mapping[str, int] | str | None = option(check_mesh, default="auto")
     sharding_rules: ShardingRules | None = option(optional(check_rules), default=None)
-    shard_data: bool = option(flag, default=False)
+    shard_data: bool = option(checks.flag, default=False)
     aggregation: str = option(one_of("auto", "stack", "stream"), default="auto")
     compute_dtype: str = option(one_of("float32", "bfloat16"), default="float32")
     model_forms: str = option(one_of("fast", "as_is"), default="fast")
@@ -267,10 +266,10 @@ class Measurement:
     """
 
     eval_every: int = option(count, default=10)
-    diagnostics: bool = option(flag, default=True)
+    diagnostics: bool = option(checks.flag, default=True)
     evaluate_clients: bool | float = option(check_share, default=False)
-    time_clients: bool = option(flag, default=False)
-    stop_on_divergence: bool = option(flag, default=True)
+    time_clients: bool = option(checks.flag, default=False)
+    stop_on_divergence: bool = option(checks.flag, default=True)
 
 
 def check_stop_when(name: str, value: Any) -> None:

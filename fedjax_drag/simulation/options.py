@@ -114,12 +114,6 @@ def span(length: float | Sequence[int] | None) -> tuple[int | None, Any]:
     return (None if low == high else low), high
 
 
-def flag(name: str, value: Any) -> None:
-    """Refuses what is neither True nor False."""
-    if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name}={checks.shown(value)}: must be True or False")
-
-
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 

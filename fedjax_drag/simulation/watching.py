@@ -5,7 +5,7 @@ from typing import Any
 
 from fedjax_drag import checks, kinds
 from fedjax_drag.kinds import Kind
-from fedjax_drag.simulation.options import flag, option, optional, options
+from fedjax_drag.simulation.options import option, optional, options
 from fedjax_drag.simulation.run import RunState
 
 STATE = Kind(
@@ -40,4 +40,4 @@ class Watching:
 
     callbacks: Sequence[Callable[..., Any]] = option(check_callbacks, default=())
     initial: RunState | None = option(optional(STATE.check), default=None)
-    progress: bool | None = option(optional(flag), default=None)
+    progress: bool | None = option(optional(checks.flag), default=None)

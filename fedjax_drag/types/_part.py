@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from fedjax_drag import checks
+
 Scalar = float | jax.Array
 """A number that may be traced, and differs between the cells of a sweep that share a program."""
 
@@ -29,6 +31,7 @@ class Part:
     """
 
     _scalars: typing.ClassVar[tuple[str, ...]] = ()
+    _flags: typing.ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -40,6 +43,7 @@ class Part:
         leaves = tuple(field.name for field in fields if _is_leaf(field.type))
         static = tuple(field.name for field in fields if field.name not in leaves)
         cls._scalars = tuple(field.name for field in fields if is_scalar(field.type))
+        cls._flags = tuple(field.name for field in fields if field.type is bool)
 
         def flatten(part: Self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             return tuple(getattr(part, name) for name in leaves), tuple(
@@ -62,6 +66,8 @@ class Part:
         for name in self._scalars:
             if callable(value := getattr(self, name)) and not isinstance(value, Part):
                 object.__setattr__(self, name, Function(value))
+        for name in self._flags:
+            checks.flag(name, getattr(self, name))
         self.check()
 
     def __eq__(self, other: object) -> bool:

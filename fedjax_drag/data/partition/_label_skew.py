@@ -75,7 +75,7 @@ def dirichlet(
     check(fed, num_clients, seed, min_size)
     checks.in_range("beta", beta, 1e-6, 1e6)
     checks.count("max_tries", max_tries, 1)
-    checks.one_of("balanced", balanced, (False, True))
+    checks.flag("balanced", balanced)
     checks.one_of("over", over, ("clients", "labels", "labels_in_turn"))
     if balanced and over != "clients":
         raise checks.ArgumentError(
@@ -234,7 +234,7 @@ def shards(
     check(fed, num_clients, seed)
     available = fed.train.num_examples
     checks.count("per_client", per_client, 1, available // num_clients)
-    checks.one_of("shuffled", shuffled, (False, True))
+    checks.flag("shuffled", shuffled)
     rng = np.random.default_rng(seed)
     order = rng.permutation(available)
     order = order[np.argsort(labels_of(fed)[order], kind="stable")]  # by label, and random within
