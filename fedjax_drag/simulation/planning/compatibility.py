@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from fedjax_drag import checks, kinds, tree
+from fedjax_drag.algorithms import TwoSided
 from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery
 from fedjax_drag.compression import Compressor
 from fedjax_drag.data import FederatedDataset
@@ -119,7 +120,7 @@ def check_secure_aggregation(
         raise ValueError(f"secure_aggregation=True: selection {selection.name} compares clients; must be {allowed}")
     if statistics == "median":
         raise ValueError("secure_aggregation=True: model_state='median' compares clients; must be 'average' or another")
-    rule, reason = getattr(algorithm, "rule", algorithm), None
+    rule, reason = algorithm.rule if isinstance(algorithm, TwoSided) else algorithm, None
     asks = rule if "start_loss" in rule.needs else algorithm  # a method around it may keep rows of clients of its own
     if algorithm.streamed is None:
         reason = "has no form of sums, and may compare single messages"

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag import per_client, tree
+from fedjax_drag.algorithms import TwoSided
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.data.batching import gather
 from fedjax_drag.selection import Candidates, Observed, Selected
@@ -91,7 +92,7 @@ def one_round(
         extras["valid"] = who.valid
     elif "valid" in needs:
         extras["valid"] = jnp.ones(ids.shape, bool)
-    is_noised = run.algorithm.guarantee or getattr(run.algorithm, "rule", run.algorithm).guarantee
+    is_noised = run.algorithm.guarantee or (isinstance(run.algorithm, TwoSided) and run.algorithm.rule.guarantee)
     if "expected_clients" in needs or (is_noised and who.valid is not None):
         extras["expected_clients"] = sampling.expected_clients(federation, run.cohort_size, state.round)
     if "malicious" in needs:
