@@ -136,6 +136,15 @@ class BatchSimulation:
         memory.check(whole, 0, [f"width below {self.width}"])
         return time.perf_counter() - started
 
+    def compile(self) -> "BatchSimulation":
+        """Compiles the programs and returns the batch itself.
+
+        Raises:
+          MemoryError: :attr:`width` cells do not fit the memory.
+        """
+        _ = self.compile_seconds
+        return self
+
     @functools.cached_property
     def seconds_per_step(self) -> float | None:
         """Measured time of a client's local step in the first cell, run alone; None without ``time_clients``."""

@@ -186,8 +186,7 @@ def measure(name: str, profile: bool, planned: bool) -> Row:
     settings |= {"time_clients": False, "clients_axis": "vmap", **program.options, **PRECISIONS.get(precision, {})}
     algorithm, data = fd.algorithms.from_aggregator(program.rule()), program.work.data()
     cells = [Settings(algorithm=algorithm, data=data, seed=seed, **settings) for seed in range(program.cells)]
-    batch = prepare_batch(cells)
-    compile_seconds = batch.compile_seconds
+    batch = prepare_batch(cells).compile()
     _take_turn()
     seconds = [_seconds(batch) for _ in range(3)][1:]
     used = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
@@ -198,7 +197,7 @@ def measure(name: str, profile: bool, planned: bool) -> Row:
         "planned_ms": planned_ms(program_of_rounds) if planned else None,  # the loop over rounds counts once
         "planned_mib": needed(program_of_rounds) / 2**20 if planned else None,
         "peak_mib": used / 2**20 if used else None,
-        "compile_s": round(compile_seconds, 1),
+        "compile_s": round(batch.compile_seconds, 1),
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,
     }
