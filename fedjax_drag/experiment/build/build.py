@@ -9,7 +9,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from fedjax_drag.checks import ArgumentError, message_of
 from fedjax_drag.data import FederatedDataset
@@ -20,6 +20,9 @@ from fedjax_drag.simulation.model.model import is_model
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.settings import Settings
+
+Arguments = ParamSpec("Arguments")
+Traced = TypeVar("Traced")
 
 _SAME = tuple(key.name for key in dataclasses.fields(Settings) if key.name not in ("algorithm", "data", "num_rounds"))
 """Options of a run that are keys of a configuration as well, by the same name."""
@@ -124,7 +127,7 @@ def settings(config: Config, fed: FederatedDataset, batching: ClientBatching | N
     return made
 
 
-def traced(trace: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def traced(trace: Callable[Arguments, Traced], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Traced:
     """Calls ``trace``; shapes or types that do not go together, or are too large, become a ValueError of one line."""
     try:
         return trace(*args, **kwargs)
