@@ -322,11 +322,7 @@ class FunctionClientRule(ClientRule):
         return self.send is not None
 
 
-@forwards(
-    "client",
-    *("keeps_carry", "keyed", "guarantee", "has_loss", "sends", "receive", "origin", "begin", "loss", "direction"),
-    *("carried", "report", "own", "trained", "keep", "send"),
-)
+@forwards("client")
 class WrappedClientRule(ClientRule):
     """Another client rule with something changed: a subclass overrides what differs."""
 

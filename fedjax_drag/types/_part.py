@@ -190,11 +190,11 @@ def forwards(to: str, *names: str) -> Callable[[Around], Around]:
 
     Args:
       to: the attribute that is the other part.
-      *names: attributes and methods.
+      *names: attributes and methods; default all that are public in the class that this one is derived from.
     """
 
     def decorate(around: Around) -> Around:
-        for name in names:
+        for name in names or [name for name in vars(around.__base__) if not name.startswith("_")]:
             setattr(around, name, _Forwarded(around, to, name))
         return around
 

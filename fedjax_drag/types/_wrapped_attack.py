@@ -4,12 +4,7 @@ from fedjax_drag.types._attack import Attack
 from fedjax_drag.types._part import forwards
 
 
-@forwards(
-    "inner",
-    *("keeps_state", "needs", "needs_labels", "is_targeted", "poisons", "has_loss", "has_gradient", "forges"),
-    *("forges_for_each", "rehearses", "poison", "loss", "gradient", "forge", "forge_for", "goal", "attackers"),
-    *("init", "rehearse", "observe"),
-)
+@forwards("inner")
 class WrappedAttack(Attack):
     """Another attack with something changed: a subclass overrides what differs."""
 
