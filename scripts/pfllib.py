@@ -17,6 +17,7 @@ import numpy as np
 import typer
 
 import fedjax_drag as fd
+from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.sweep.summary_page import markdown
@@ -112,25 +113,28 @@ def run(
 ) -> None:
     """Train one method; a run that is there already goes on."""
     folder = out / f"{split}-{method}-{seed}"
-    fd.run(setting(method, split, seed, rounds, data_dir), out=folder, resume=True)
+    try:
+        fd.run(setting(method, split, seed, rounds, data_dir), out=folder, resume=True)
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def curves(out: Path, split: str, method: str) -> dict[int, np.ndarray]:
     """The accuracy after each round in %, by seed; of clients' own models weighted by test examples."""
     found = {}
     for folder in sorted(out.glob(f"{split}-{method}-*")):
-        (history,) = (run.history for run in results.read(folder))
-        if "own_accuracy" in history:
-            own = np.array(history["own_accuracy"], float)
-            found[int(folder.name.rsplit("-", 1)[1])] = 100 * own @ _weights(split)
-        elif history:
-            found[int(folder.name.rsplit("-", 1)[1])] = 100 * np.array(history["test_accuracy"], float)
+        (run,) = results.read(folder)
+        name = next((name for name in ("own_accuracy", "test_accuracy") if name in run.history), None)
+        if name is not None:
+            shares = 100 * np.array(run.history[name], float)
+            found[run.config.seed] = shares @ _weights(split, run.config) if shares.ndim > 1 else shares
     return found
 
 
-def _weights(split: str) -> np.ndarray:
+def _weights(split: str, config: Config) -> np.ndarray:
     """Each client's share of the test examples."""
-    counts = SPLITS[split](fd.data.load("fashion_mnist"), 20).client_test.counts
+    data = fd.data.load("fashion_mnist", data_dir=config.data.arguments.get("data_dir"))
+    counts = SPLITS[split](data, 20).client_test.counts
     return counts / counts.sum()
 
 
