@@ -42,6 +42,7 @@ PUBLISHED = {
 """Of docs/benchmark.html, in %: best over 2,000 rounds, mean of three trials."""
 
 Split = Literal["dirichlet", "two_labels"]
+Method = Literal["FedAvg", "FedProx", "Ditto", "FedRep", "FedPer"]
 
 
 def dirichlet(fed: Any, num_clients: int, beta: float = 0.1, seed: int = 0) -> Any:
@@ -104,7 +105,7 @@ def setting(method: str, split: Split, seed: int, rounds: int, data_dir: Path | 
 
 @app.command()
 def run(
-    method: Annotated[str, typer.Argument(help=", ".join(METHODS))],
+    method: Method,
     split: Split = "dirichlet",
     rounds: Annotated[int, typer.Option(help="Of theirs there are 2,000.")] = 2000,
     seed: int = 0,
