@@ -151,7 +151,7 @@ def _conclude(folder: Path, labels: Sequence[str], quiet: bool) -> None:
     figure = plotting.plot([folder], folder / results.FIGURES[by.name != ACCURACY.name])
     if quiet:
         return
-    rows = {label: (run.history, results.read_summary(run.folder)) for label, run in zip(labels, runs, strict=True)}
+    rows = {label: (run.history, run.figures) for label, run in zip(labels, runs, strict=True)}
     ended = [f"{label}: {figures['ended_early']}" for label, (_, figures) in rows.items() if "ended_early" in figures]
     typer.echo("\n".join(["", table(rows, by), *([""] if ended else []), *ended]))
     typer.echo(f"\nresults in {folder}, curve in {figure}")

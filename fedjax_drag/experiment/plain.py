@@ -8,12 +8,31 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag.files import write_text
+from fedjax_drag.files import read_json, write_text
 
 
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file as :func:`~fedjax_drag.files.write_text` does, of :func:`plain` values."""
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """What a JSON file says; empty if it is missing or damaged, or no mapping."""
+    try:
+        found = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def finite(value: Any) -> float | None:
+    """A number from a file that may hold anything; None if it is none or not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def plain(value: Any) -> Any:

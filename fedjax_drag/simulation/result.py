@@ -252,8 +252,8 @@ def stack_history(entries: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]
 
 
 def with_client_seconds(history: Mapping[str, np.ndarray], seconds_per_step: float | None) -> dict[str, np.ndarray]:
-    """The history with ``client_seconds``, where the clients were timed and there is an evaluation."""
-    if seconds_per_step is None or not history:
+    """The history with ``client_seconds``, where the clients were timed and their steps counted."""
+    if seconds_per_step is None or "slowest_steps" not in history:
         return dict(history)
     return {**history, "client_seconds": client_seconds(history["slowest_steps"], seconds_per_step)}
 

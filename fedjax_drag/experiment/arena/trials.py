@@ -20,6 +20,7 @@ from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.own import as_text
+from fedjax_drag.experiment.plain import finite
 from fedjax_drag.experiment.run import results
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep import sweep as sweeping
@@ -184,7 +185,7 @@ class Trials(NamedTuple):
         """What all runs of an entry in the folder took together, those before an interruption included."""
         found = self._place(arena, entry)
         summaries = found.glob(f"*/*/{sweep_folder.CELLS}/*/{results.SUMMARY}") if found else ()
-        return sum(float(results.read_summary(path.parent)["seconds"] or 0.0) for path in summaries)
+        return sum(finite(results.read_summary(path.parent).get("seconds")) or 0.0 for path in summaries)
 
     def grid(self, arena: Arena, entry: Entry, opponent: Opponent, seeds: Sequence[int]) -> Grid:
         """All runs of an entry against an opponent: by setting, strength, task and seed, the last changing fastest.

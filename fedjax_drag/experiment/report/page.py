@@ -12,11 +12,12 @@ import numpy as np
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.config import slug
 from fedjax_drag.experiment.figures.labels import clean, first, header, method
+from fedjax_drag.experiment.plain import finite
 from fedjax_drag.experiment.report import charts, clients, csv_files, curves, matrices, parameters, skew, tables
 from fedjax_drag.experiment.report.curves import Group
 from fedjax_drag.experiment.report.matrices import MatrixTable
 from fedjax_drag.experiment.report.pictures import picture
-from fedjax_drag.experiment.report.reading import Found, ReportedRun, finite, read
+from fedjax_drag.experiment.report.reading import Found, ReportedRun, read
 from fedjax_drag.experiment.report.rendering import check_place, plotly_js, render
 from fedjax_drag.experiment.run import metric_kinds, results
 from fedjax_drag.files import write_text

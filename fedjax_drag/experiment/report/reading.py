@@ -1,10 +1,8 @@
 """What a results folder holds, whether or not all of it has come to its end."""
 
-import contextlib
 import csv
 import dataclasses
 import io
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,47 +12,38 @@ import numpy as np
 from fedjax_drag.experiment.build.experiment import load, variants
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.yaml_text import written
-from fedjax_drag.experiment.run import environment, metrics_file, results
-from fedjax_drag.experiment.run.metrics_file import METRICS, History
+from fedjax_drag.experiment.run import environment, results
+from fedjax_drag.experiment.run.results import StoredRun
 from fedjax_drag.experiment.sweep import outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, load_grid
 from fedjax_drag.experiment.sweep.outcomes import verdict
-from fedjax_drag.files import read_bytes, read_json
-from fedjax_drag.simulation.criterion import ACCURACY, Criterion
+from fedjax_drag.files import read_bytes
 
 
-@dataclasses.dataclass(frozen=True)
-class ReportedRun:
-    """One run, or what there is of it.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportedRun(StoredRun):
+    """One run, or what there is of it: its history is empty if nothing was evaluated or what was cannot be read.
 
     Attributes:
       row: what is compared: the rule, the variant, the name of a single run.
       column: under which settings; empty if there is but one.
       label: all that tells it from the others.
-      config: its configuration.
-      history: empty if nothing was evaluated or what was cannot be read.
       status: ``done``, ``diverged`` (parameters, or the loss at the end, are not finite), ``interrupted``,
         ``unfinished`` (still going, or killed), ``failed``, ``damaged`` (cannot be read) or ``not run``.
       message: what went wrong, or empty.
-      figures: its ``summary.json``, or empty.
       environment: its ``environment.json``, or empty.
       place: its folder within that of the results; empty if it is the same.
       values: of a cell of a sweep, the number or the label of its value by axis.
-      criterion: by what its rounds are chosen.
     """
 
     row: str
     column: str
     label: str
-    config: Config
-    history: History
     status: str
     message: str
-    figures: dict[str, Any]
     environment: dict[str, Any]
     place: str = ""
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    criterion: Criterion = ACCURACY
 
     def scalars(self, name: str) -> np.ndarray | None:
         """A quantity of which there is one number for each evaluation ``[E]``; None if it is not that, or not there."""
@@ -101,11 +90,11 @@ def read(folder: Path) -> Found:
     compared = variants(config)
     if compared:
         runs = tuple(
-            dataclasses.replace(_run(folder / slug(label), (label, "", label), variant), place=slug(label))
+            _run(folder / slug(label), variant, row=label, column="", label=label, place=slug(label))
             for label, variant in compared.items()
         )
         return Found("comparison", config.name, runs, None, yaml)
-    only = _run(folder, (config.name, "", config.name), config)
+    only = _run(folder, config, row=config.name, column="", label=config.name)
     return Found("run", config.name, (only,), None, yaml)
 
 
@@ -120,64 +109,43 @@ def cells(found: Found) -> list[outcome_table.Cell]:
     ]
 
 
-def finite(value: Any) -> float | None:
-    """A number from a file that may hold anything; None if it is none or not finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
 def _sweep(folder: Path) -> Found:
     grid = load_grid(folder / sweep_folder.CONFIG)
     failures = _failures(folder / sweep_folder.TABLE, grid)
     runs, sides = [], outcome_table.axes_of(grid)
     for point in grid.points:
         row, column = (outcome_table.setting(grid, point.values, axes) for axes in sides)
-        failure = failures.get(_key(point.values))
         place = f"{sweep_folder.CELLS}/{point.folder}"
-        run = _run(folder / place, (row, column, point.label), point.config, failure)
-        runs.append(dataclasses.replace(run, place=place, values=point.values))
+        named = {"row": row, "column": column, "label": point.label, "place": place, "values": point.values}
+        runs.append(_run(folder / place, point.config, failures.get(_key(point.values)), **named))
     yaml = written(grid.to_mapping())
     return Found("sweep", grid.base.name, tuple(runs), grid, yaml)
 
 
-def _run(folder: Path, names: tuple[str, str, str], config: Config, failure: str | None = None) -> ReportedRun:
-    history: History = {}
-    metrics = folder / METRICS
-    figures: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):  # not there yet, or damaged
-        found = read_json(folder / results.SUMMARY)
-        figures = found if isinstance(found, dict) else {}
+def _run(folder: Path, config: Config, failure: str | None = None, **named: Any) -> ReportedRun:
+    """What there is of a run, with its names; ``failure`` is what its sweep says of it."""
     try:
-        history, damage = metrics_file.read(metrics)
-        history = metrics_file.typed(history, figures.get("dtypes"))
-        if damage:
-            status, message = "damaged", f"{metrics_file.listed(damage)} left out; --resume restores them"
-        elif not history:
-            begun = (folder / results.CONFIG).is_file()
-            status, message = ("unfinished", "no evaluation yet") if begun else ("not run", "")
-        else:
-            status, message = _status(history, figures, config.rounds)
+        run = results.stored(folder, config)
+        status, message = _status(run)
     except ValueError as error:
-        status, message = "damaged", str(error)
+        run, status, message = StoredRun(folder, config, {}), "damaged", str(error)
     if failure is not None:
         status, message = "failed", failure
-    recorded, criterion = environment.read(folder), environment.read_criterion(folder)
-    return ReportedRun(*names, config, history, status, message, figures, recorded, criterion=criterion)
+    return ReportedRun(**vars(run), **named, status=status, message=message, environment=environment.read(folder))
 
 
-def _status(history: History, figures: Mapping[str, Any], rounds: int) -> tuple[str, str]:
-    last = int(history["round"][-1])
-    stopped_by = finite(figures.get("diverged_at"))
-    status, message = verdict(history, None if stopped_by is None else int(stopped_by))
+def _status(run: StoredRun) -> tuple[str, str]:
+    if run.left_out:
+        return "damaged", run.left_out
+    if not run.history:
+        return ("unfinished", "no evaluation yet") if (run.folder / results.CONFIG).is_file() else ("not run", "")
+    last, rounds = int(run.history["round"][-1]), run.config.rounds
+    status, message = verdict(run.history, run.diverged_at)
     if status == "diverged":
         return status, message
-    if figures.get("interrupted") is True:
+    if run.figures.get("interrupted") is True:
         return "interrupted", f"stopped after {last} of {rounds} rounds"
-    if isinstance(ended := figures.get("ended_early"), str):
+    if isinstance(ended := run.figures.get("ended_early"), str):
         return "done", ended
     if last < rounds:
         return "unfinished", f"{last} of {rounds} rounds so far"

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_drag.experiment.plain import finite
 from fedjax_drag.experiment.report import csv_files
 from fedjax_drag.experiment.report.curves import Group, criterion_of
-from fedjax_drag.experiment.report.reading import ReportedRun, finite
+from fedjax_drag.experiment.report.reading import ReportedRun
 from fedjax_drag.simulation.criterion import ROUNDING, VALIDATION, Criterion
-from fedjax_drag.simulation.result import client_seconds
 
 DASH = "\N{EN DASH}"
 """For a figure that there is not."""
@@ -131,7 +131,7 @@ def _columns(by: Criterion, target: float | None) -> list[ResultColumn]:
     columns.append(column("worst tenth of the clients", lambda run: _worst_tenth(run, by)))
     for name, spent, form in (
         ("rounds", lambda run: run.history["round"], ",.0f"),
-        ("client seconds", _client_seconds, ".3g"),
+        ("client seconds", lambda run: run.scalars("client_seconds"), ".3g"),
         ("simulated seconds", _simulated_seconds, ".4g"),
         ("MB sent", _megabytes, ",.0f"),
     ):
@@ -161,12 +161,6 @@ def _worst_tenth(run: ReportedRun, by: Criterion) -> float | None:
     """Final value on the own examples of the worst tenth of the clients; None if not evaluated."""
     found = run.scalars(f"client_{by.name}_worst_tenth")
     return None if found is None else float(found[-1])
-
-
-def _client_seconds(run: ReportedRun) -> np.ndarray | None:
-    """What the slowest client of every round would have needed so far ``[E]``; None if clients were not timed."""
-    seconds, steps = finite(run.figures.get("seconds_per_local_step")), run.scalars("slowest_steps")
-    return None if seconds is None or steps is None else client_seconds(steps, seconds)
 
 
 def _simulated_seconds(run: ReportedRun) -> np.ndarray | None:

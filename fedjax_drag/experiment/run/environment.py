@@ -10,8 +10,8 @@ from typing import Any
 
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import checksums, references
-from fedjax_drag.experiment.plain import write_json
-from fedjax_drag.files import read_json, sha256
+from fedjax_drag.experiment.plain import read_mapping, write_json
+from fedjax_drag.files import sha256
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
@@ -53,11 +53,7 @@ def write(folder: Path, config: Config, resumed: bool, **facts: Any) -> None:
 
 def read(folder: Path) -> dict[str, Any]:
     """What ``environment.json`` says; empty if it is missing or damaged."""
-    try:
-        found = read_json(folder / ENVIRONMENT)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_mapping(folder / ENVIRONMENT)
 
 
 def facts_of(criterion: Criterion) -> dict[str, Any]:

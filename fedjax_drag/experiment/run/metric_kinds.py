@@ -57,6 +57,7 @@ METRICS: Mapping[str, Metric] = {
     "silent_rounds": Metric("rounds without an answer", MetricKind.COST),
     "slowest_steps": Metric("local steps of the slowest client", MetricKind.COST),
     "seconds": Metric("simulated seconds", MetricKind.COST),
+    "client_seconds": Metric("client seconds", MetricKind.COST),
     "gradient_evaluations": Metric("gradient evaluations", MetricKind.COST),
     "vector_operations": Metric("vector operations", MetricKind.COST),
     "bytes_down": Metric("bytes sent to clients", MetricKind.COST),
@@ -86,7 +87,7 @@ IDENTITY = ("client_ids", "malicious", "valid")
 
 _SHARES = {name for name in metrics.__all__ if getattr(metrics, name).is_share}
 _LOWER = {name for name in metrics.__all__ if not getattr(metrics, name).higher_is_better}
-_LOWER |= {"loss", "attack_success_rate", "malicious_weight", "detection_fpr", "epsilon", "client_seconds"}
+_LOWER |= {"loss", "attack_success_rate", "malicious_weight", "detection_fpr", "epsilon"}
 _MEASURED = re.compile(
     r"(?:test_|validation_|client_|own_|output_(?:validation_)?)(.+?)(?:_micro)?(?:_mean|_worst_tenth|_std)?"
 )
@@ -101,7 +102,7 @@ def kind(name: str) -> MetricKind:
 
 def is_counted(name: str) -> bool:
     """Whether a metric counts since the evaluation before, so that a run's is the sum."""
-    return kind(name) is MetricKind.COST and name != "round"
+    return kind(name) is MetricKind.COST and name not in ("round", "client_seconds")
 
 
 def higher_is_better(name: str) -> bool:

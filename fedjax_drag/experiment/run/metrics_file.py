@@ -5,6 +5,7 @@ The file is not trusted: what cannot be read is left out and named. A resumed ru
 
 import codecs
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,10 +31,12 @@ class Metrics(NamedTuple):
     Attributes:
       history: arrays by name, leading axis evaluations, None read as NaN; empty if there is no evaluation.
       damage: the numbers of those that were left out, from 1, each with what is wrong with it.
+      checksum: CRC-32 of all of them.
     """
 
     history: History
     damage: tuple[str, ...]
+    checksum: int
 
 
 def line_of(metrics: Mapping[str, Any]) -> bytes:
@@ -77,7 +80,7 @@ def parse(content: bytes) -> Metrics:
             continue
         rows.append(row)
     history = {name: np.stack([row[name] for row in rows]) for name in rows[0]} if rows else {}
-    return Metrics(history, tuple(damage))
+    return Metrics(history, tuple(damage), zlib.crc32(content))
 
 
 def restore(folder: Path, copy: bytes) -> str:

@@ -5,19 +5,18 @@ evaluation), ``summary.json`` and ``checkpoints/``. A comparison has one such fo
 its own. Files are not trusted when they are read: they are checked line by line.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.yaml_text import written
+from fedjax_drag.experiment.plain import finite, read_mapping
 from fedjax_drag.experiment.run import environment, metrics_file
 from fedjax_drag.experiment.run.environment import ENVIRONMENT
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
-from fedjax_drag.files import read_json, write_text
+from fedjax_drag.files import write_text
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 from fedjax_drag.simulation.model.initial_params import CHECKPOINTS
 from fedjax_drag.simulation.result import with_client_seconds
@@ -37,9 +36,6 @@ FILES = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, *FIGURES)
 WRITTEN = (*FILES, CHECKPOINTS)
 """Everything that a run writes into its folder, beside its lock and what it sets aside."""
 
-SUMMARY_KEYS = ("rounds", "seconds", "interrupted")
-"""What every ``summary.json`` has, beside the final and the best value of the run's criterion."""
-
 
 @dataclasses.dataclass(frozen=True)
 class StoredRun:
@@ -49,15 +45,32 @@ class StoredRun:
       folder: its results folder.
       config: its configuration.
       history: arrays with one entry per evaluation; empty if there is no evaluation yet.
-      note: one line about what is missing from the history; empty if nothing is.
+      left_out: in words, lines of ``metrics.jsonl`` that cannot be read; empty if there are none.
+      figures: its ``summary.json``; empty if that is missing or damaged.
+      is_whole: whether ``metrics.jsonl`` is the file that the summary is of.
       criterion: by what rounds are chosen.
     """
 
     folder: Path
     config: Config
     history: History
-    note: str = ""
+    left_out: str = ""
+    figures: dict[str, Any] = dataclasses.field(default_factory=dict)
+    is_whole: bool = True
     criterion: Criterion = ACCURACY
+
+    @property
+    def note(self) -> str:
+        """One line about what is missing from the history; empty if nothing is."""
+        if self.left_out:
+            return f"{str(self.folder / METRICS)!r}: {self.left_out} from a checkpoint"
+        return "" if self.history else f"{str(self.folder)!r}: no evaluation yet"
+
+    @property
+    def diverged_at(self) -> int | None:
+        """The first round after which its parameters are not finite; None if there is none."""
+        found = finite(self.figures.get("diverged_at"))
+        return None if found is None else int(found)
 
 
 def begin(folder: Path, config: Config, resumed: bool = False, **facts: Any) -> None:
@@ -87,42 +100,30 @@ def read(folder: Path) -> list[StoredRun]:
     labels = [slug(label) for label in config.compare or {}]
     if labels:
         begun = [folder / label for label in labels if (folder / label / CONFIG).is_file()]
-        return [run for inner in begun for run in read(inner)] or [StoredRun(folder, config, {}, _note(folder, {}, ()))]
-    history, damage = metrics_file.read(folder / METRICS)
-    with contextlib.suppress(OSError, ValueError):  # not there yet, or damaged
-        figures = read_summary(folder)
-        history = metrics_file.typed(history, figures.get("dtypes"))
-        history = with_client_seconds(history, figures.get("seconds_per_local_step"))
-    return [StoredRun(folder, config, history, _note(folder, history, damage), environment.read_criterion(folder))]
+        return [run for inner in begun for run in read(inner)] or [StoredRun(folder, config, {})]
+    return [stored(folder, config)]
 
 
-def _note(folder: Path, history: History, damage: Sequence[str]) -> str:
-    if damage:
-        left_out = f"{metrics_file.listed(damage)} left out; --resume restores them from a checkpoint"
-        return f"{str(folder / METRICS)!r}: {left_out}"
-    return "" if history else f"{str(folder)!r}: no evaluation yet"
+def stored(folder: Path, config: Config) -> StoredRun:
+    """What there is of a single run, which need not have begun.
+
+    Raises:
+      ValueError: ``metrics.jsonl`` is no file, or cannot be read.
+    """
+    history, damage, checksum = metrics_file.read(folder / METRICS)
+    left_out = f"{metrics_file.listed(damage)} left out; --resume restores them" if damage else ""
+    figures = read_summary(folder)
+    history = metrics_file.typed(history, figures.get("dtypes"))
+    history = with_client_seconds(history, finite(figures.get("seconds_per_local_step")))
+    is_whole = not damage and figures.get("metrics_crc32", checksum) == checksum  # older versions wrote none
+    return StoredRun(folder, config, history, left_out, figures, is_whole, environment.read_criterion(folder))
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Reads a run's ``summary.json``.
-
-    Raises:
-      OSError: there is none.
-      ValueError: it is damaged.
-    """
-    path = folder / SUMMARY
-    try:
-        summary = read_json(path)
-    except ValueError:
-        summary = None
-    if not isinstance(summary, dict) or any(key not in summary for key in SUMMARY_KEYS):
-        raise ValueError(f"{str(path)!r}: damaged; --resume writes it again")
-    return summary
+    """What a run's ``summary.json`` says; empty if it is missing or damaged."""
+    return read_mapping(folder / SUMMARY)
 
 
 def figures_before(folder: Path) -> dict[str, Any]:
     """The summary of a run's last session; if that was killed, what the sessions before it took, as ``seconds``."""
-    try:
-        return read_summary(folder)
-    except (OSError, ValueError):  # missing, or damaged
-        return {"seconds": environment.read(folder).get(environment.EARLIER_SECONDS)}
+    return read_summary(folder) or {"seconds": environment.read(folder).get(environment.EARLIER_SECONDS)}

@@ -1,19 +1,17 @@
 """What became of a cell: done, diverged, failed or interrupted, by its result or by what is in its folder."""
 
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from fedjax_drag.checks import first_line, message_of
-from fedjax_drag.experiment.run import environment, metrics_file, results
-from fedjax_drag.experiment.run.metrics_file import METRICS, History
+from fedjax_drag.experiment.run import results
+from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep.grid import Point
 from fedjax_drag.experiment.sweep.outcome_table import Cell
-from fedjax_drag.files import read_bytes
 from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.driver import reason as reason_to_end
-from fedjax_drag.simulation.result import Result, rejection, with_client_seconds
+from fedjax_drag.simulation.result import Result, rejection
 
 
 def outcome(point: Point, ended: Result | Exception) -> Cell:
@@ -53,28 +51,23 @@ def reason(error: Exception) -> str:
 def finished(folder: Path, point: Point) -> Cell | None:
     """The outcome of a cell that is finished, by its folder, else None."""
     try:
-        figures = results.read_summary(folder)
-        content = read_bytes(folder / METRICS)
-    except (OSError, ValueError):
+        run = results.stored(folder, point.config)
+    except ValueError:
         return None
-    history, damage = metrics_file.parse(content)
-    checksum = zlib.crc32(content)
-    damaged = damage or figures.get("metrics_crc32", checksum) != checksum  # older versions wrote none
-    criterion = environment.read_criterion(folder)
-    ended_early = reason_to_end(history, point.config, criterion) is not None
-    if damaged or not history or (figures["interrupted"] and not ended_early):
+    history = run.history
+    if not (history and run.is_whole and "interrupted" in run.figures):
         return None
-    history = metrics_file.typed(history, figures.get("dtypes"))
-    diverged_at = figures.get("diverged_at")
-    stopped = diverged_at is not None and point.config.stop_on_divergence
+    ended_early = reason_to_end(history, point.config, run.criterion) is not None
+    if run.figures["interrupted"] and not ended_early:
+        return None
+    stopped = run.diverged_at is not None and point.config.stop_on_divergence
     if history["round"][-1] < point.config.rounds and not (stopped or ended_early):
         return None
-    history = with_client_seconds(history, figures.get("seconds_per_local_step"))
-    return judged(point, history, diverged_at, criterion)
+    return judged(point, history, run.diverged_at, run.criterion)
 
 
 def interrupted(folder: Path, point: Point) -> Cell | None:
     """The outcome of a cell that was stopped on its way, if it has left evaluations in its folder, else None."""
-    history = metrics_file.read(folder / METRICS).history
+    run = results.stored(folder, point.config)
     stopped = "interrupted", "stopped before its end"
-    return Cell(point.values, *stopped, history, environment.read_criterion(folder)) if history else None
+    return Cell(point.values, *stopped, run.history, run.criterion) if run.history else None

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import itertools
 
 import numpy as np
@@ -305,6 +306,16 @@ def test_malformed_line_is_named_and_costs_no_other(write, tmp_path, line, messa
     (run,) = results.read(folder)
     assert run.history["round"].tolist() == [10, 30]
     assert run.history["test_accuracy"].tolist() == [0.1, 0.5]
+
+
+@pytest.mark.parametrize("step", ["fast", [1], 0.5])
+def test_a_time_of_a_step_that_says_nothing_is_passed_over(write, step):
+    folder = write("a")
+    figures = {"rounds": 3, "seconds": 1.0, "interrupted": False, "seconds_per_local_step": step}
+    (folder / results.SUMMARY).write_text(json.dumps(figures))
+    (run,) = results.read(folder)
+    assert run.history["round"].size
+    assert "client_seconds" not in run.history
 
 
 def test_lines_whose_round_does_not_follow_are_named(write):
