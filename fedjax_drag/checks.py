@@ -163,7 +163,18 @@ def one_of(name: str, value: Any, allowed: Iterable[Any], otherwise: str = "") -
         names = [str(a) for a in allowed]
         near = get_close_matches(str(value), names, n=1) or get_close_matches(str(value).lower(), names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else otherwise and f"; {otherwise}"
-        raise ArgumentError(name, f"must be one of {', '.join(map(str, allowed))}{hint}", given=value)
+        known = f"one of {', '.join(names)}" if names else "left out"
+        raise ArgumentError(name, f"must be {known}{hint}", given=value)
+
+
+def names(name: str, values: Any, allowed: Iterable[Any], otherwise: str = "") -> list[Any]:
+    """The values of a list; raises ValueError unless it is one, and no text, and all are of ``allowed``."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ArgumentError(name, "must be a list", given=values)
+    values, allowed = list(values), list(allowed)
+    for value in values:
+        one_of(name, value, allowed, otherwise)
+    return values
 
 
 def has_hash(value: Any) -> bool:

@@ -57,15 +57,20 @@ def grid(
     return f'<table style="color:inherit;border-collapse:collapse">{_caption(title)}<tbody>{body}</tbody></table>'
 
 
-def curve(title: str, x: np.ndarray, y: np.ndarray, width: int = 320, height: int = 160) -> str:
-    """A curve of shares over rounds; its vertical axis spans whole tenths.
+def shares(merits: np.ndarray) -> np.ndarray:
+    """How strongly cells are shaded by how good they are, the best 1: cubed, since good ones are close together."""
+    known = merits[np.isfinite(merits)] if np.isfinite(merits).any() else np.zeros(1)
+    return ((merits - known.min()) / (np.ptp(known) or 1.0)) ** 3
+
+
+def curve(title: str, x: np.ndarray, y: np.ndarray, form: str = ".0%") -> str:
+    """A curve over rounds; its vertical axis spans whole tenths.
 
     Args:
       title: of the vertical axis.
       x: rounds ``[E]``, increasing.
-      y: shares ``[E]`` in [0, 1]; those that are not finite are left out.
-      width: in pixels.
-      height: in pixels.
+      y: values ``[E]``; those that are not finite are left out.
+      form: how the ends of the vertical axis are written; default as shares.
     """
     finite = np.isfinite(y)
     x, y = np.asarray(x, float)[finite], np.asarray(y, float)[finite]
@@ -73,13 +78,14 @@ def curve(title: str, x: np.ndarray, y: np.ndarray, width: int = 320, height: in
         return ""
     low, high = np.floor(10 * y.min()) / 10, np.ceil(10 * y.max()) / 10
     high = max(high, low + 0.1)
+    width, height = 320, 160  # pixels
     left, right, top, bottom = 44, width - 12, 22, height - 24
     across = left + (right - left) * (x - x[0]) / max(x[-1] - x[0], 1)
     down = bottom - (bottom - top) * (y - low) / (high - low)
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across, down, strict=True))
     labels = [
-        _text(left - 6, top + 4, f"{high:.0%}", "end"),
-        _text(left - 6, bottom + 4, f"{low:.0%}", "end"),
+        _text(left - 6, top + 4, f"{high:{form}}", "end"),
+        _text(left - 6, bottom + 4, f"{low:{form}}", "end"),
         _text(left, height - 8, f"{x[0]:g}", "middle"),
         _text(right, height - 8, f"round {x[-1]:g}", "end") if x.size > 1 else "",
         _text(left, 12, title, "start"),

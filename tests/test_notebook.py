@@ -9,6 +9,7 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag import notebook
 from fedjax_drag.simulation import Result
+from fedjax_drag.simulation.criterion import LOSS
 from fedjax_drag.simulation.planning.outline import ClientCost
 
 
@@ -60,6 +61,14 @@ def test_a_data_set_says_what_it_holds(digits):
         "dirichlet(beta=0.3, seed=0))"
     )
     assert repr(fd.data.load("digits")).endswith("10 classes, not split among clients)")
+
+
+def test_a_loss_is_no_share():
+    judged = result([0.5, 0.6], criterion=LOSS)
+    page = text(judged._replace(history=judged.history | {"test_loss": np.array([23.0, 19.5])})._repr_html_())
+    assert "19.5" in page
+    assert "23" in page
+    assert "2300%" not in page
 
 
 def test_a_data_set_is_a_table_and_a_map_of_limited_size(digits):

@@ -76,7 +76,8 @@ class Result(NamedTuple):
     def _repr_html_(self) -> str:
         by = self.criterion.among(self.history)
         values = self.history.get(by.test, np.zeros(0))
-        shown = notebook.curve(f"test {by.label}", self.history.get("round", values), values)
+        form = ".0%" if by.is_share else ".4g"
+        shown = notebook.curve(f"test {by.label}", self.history.get("round", values), values, form)
         return notebook.beside(shown, notebook.table("Result", self._figures()))
 
     def _figures(self) -> dict[str, Any]:

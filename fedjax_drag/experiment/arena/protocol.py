@@ -92,8 +92,7 @@ class Arena:
           ValueError: there is no such entry.
         """
         known = {entry.label: entry for entry in self.entries}
-        for label in (wanted := list(labels)):
-            checks.one_of("entry", label, known)
+        wanted = checks.names("entry", labels, known)
         return dataclasses.replace(self, entries=tuple(known[label] for label in wanted))
 
     def protocol(self) -> dict[str, Any]:

@@ -84,15 +84,16 @@ def load_variables(folder: str | Path, which: str | int = "latest") -> dict[str,
     Examples:
       >>> variables = load_variables("runs/quickstart", "best")  # doctest: +SKIP
     """
-    if isinstance(which, bool) or not (isinstance(which, int) or which in ("latest", "best")):
+    is_round = isinstance(which, int | np.integer) and not isinstance(which, bool)
+    if not is_round and which not in ("latest", "best"):
         raise ValueError(f"which={which!r}: must be 'latest', 'best' or the round of a checkpoint")
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{str(folder)!r}: no such results folder")
     checkpoints = Checkpoints(folder)
     rounds = checkpoints.rounds()
-    round_number = which if isinstance(which, int) else None
-    if rounds and round_number is None:
+    round_number = which if is_round else None
+    if rounds and not is_round:
         round_number = rounds[-1] if which == "latest" else checkpoints.best()
     if round_number not in rounds:
         there = f"there are those of rounds {', '.join(map(str, rounds))}" if rounds else "there is none"

@@ -32,11 +32,9 @@ def check(names: Iterable[str], folder: Path | None) -> tuple[str, ...]:
       ValueError: no such tool, there is no results folder, or the tool cannot start: its package is not installed, it
         asks for a login, or its server or store refuses.
     """
-    names = tuple(names)
-    for name in names:
-        checks.one_of("log", name, LOGGERS)
-        if folder is None:
-            raise ValueError(f"log={name!r}: needs the results folder, and out is None")
+    names = tuple(checks.names("log", names, LOGGERS))
+    if names and folder is None:
+        raise ValueError(f"log={names[0]!r}: needs the results folder, and out is None")
     for name in names:
         from_first(_check_ready, name)
     return names

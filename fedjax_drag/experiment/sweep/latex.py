@@ -1,6 +1,7 @@
 """A sweep's final figures as a LaTeX table in the style of booktabs."""
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,8 +71,7 @@ def latex(
 def _sides(axes: list[str], rows: Sequence[str] | None, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """The axes of rows and of columns, together all but the seed."""
     for name, side in (("rows", rows), ("columns", columns)):
-        for axis in side or ():
-            checks.one_of(name, axis, axes)
+        checks.names(name, side or (), axes, otherwise="the seeds are averaged over")
     if rows is None:
         free = [axis for axis in axes if axis not in (columns or ())]
         chosen = [axis for axis in free if not is_condition(axis)]
@@ -114,6 +114,7 @@ def _column(groups: Sequence[Sequence[Cell]], metric: str, by: Criterion, ties: 
     for group, one in zip(groups, estimates, strict=True):
         mark = r"\mathbf" if one.mean == best else r"\underline" if ties and abs(one.mean - best) <= margin else ""
         text = one.text(by).replace("\N{PLUS-MINUS SIGN}", r"\pm") if np.isfinite(one.mean) else r"\textrm{--}"
+        text = re.sub(r"e\+?(-?)0*(\d+)", r" \\cdot 10^{\1\2}", text)
         star = "^{*}" if any(cell.status != "done" for cell in group) else ""
         entries.append(f"${mark}{{{text}}}{star}$" if mark else f"${text}{star}$")
     return entries

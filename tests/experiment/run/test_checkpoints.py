@@ -120,7 +120,7 @@ def test_parameters_are_loaded_without_the_run(tmp_path, state):
     params = {"Dense_0": {"bias": jnp.arange(3.0), "kernel": jnp.ones((2, 3))}}
     state = state._replace(params=params)
     saved(tmp_path, state, [0.1, 0.9, 0.2, 0.3])
-    for which in ("latest", "best", 3):
+    for which in ("latest", "best", 3, np.int64(3)):
         found = load_params(tmp_path, which)
         assert jax.tree.structure(found) == jax.tree.structure(params)
         jax.tree.map(np.testing.assert_array_equal, found, params)

@@ -83,3 +83,5 @@ def test_a_tool_that_cannot_start_says_so_before_data_are_read(
 def test_without_a_folder_there_are_no_logs(tiny):
     with pytest.raises(ValueError, match="log='mlflow': needs the results folder, and out is None"):
         plan(tiny, log=["mlflow"])
+    with pytest.raises(ValueError, match=r"^log='mlflow': must be a list$"):
+        plan(tiny, log="mlflow")

@@ -98,11 +98,20 @@ def test_the_lowest_is_bold_where_less_is_better(metric):
         ({"rows": ["attak"]}, "rows='attak': must be one of aggregator, attack"),
         ({"metric": "test_f1"}, "metric='test_f1': must be one of round, test_accuracy, test_loss"),
         ({"rows": ["attack"], "columns": ["attack"]}, "must have each of"),
+        ({"rows": "attack"}, "^rows='attack': must be a list$"),
+        ({"columns": ["seed"]}, "must be one of aggregator, attack; the seeds are averaged over$"),
     ],
 )
 def test_wrong_arguments(options, message):
     with pytest.raises(ValueError, match=message):
         latex(CELLS, **options)
+
+
+def test_a_sweep_over_seeds_alone_has_no_axis_for_rows():
+    cells = [Cell({"seed": one.values["seed"]}, one.status, "", one.history) for one in CELLS[:2]]
+    assert "55.0" in latex(cells)
+    with pytest.raises(ValueError, match=r"^rows='seed': must be left out; the seeds are averaged over$"):
+        latex(cells, rows=["seed"])
 
 
 def test_a_metric_that_some_methods_have_is_a_dash_for_the_others():
@@ -125,6 +134,14 @@ def test_costs_that_count_since_the_evaluation_before_are_added_up():
     final = Sweep(tuple(cells), table, {}).to_pandas()
     np.testing.assert_array_equal(final["bytes_up"], [400, 400, np.nan])
     np.testing.assert_array_equal(final["round"], [3, 3, np.nan])
+
+
+def test_large_and_small_figures_have_powers_of_ten():
+    cells = [cell("fedavg", "alie", seed, 0.5) for seed in (0, 1)]
+    for one, value in zip(cells, (1.0e6, 1.4e6), strict=True):
+        one.history.update(bytes_up=np.array([0, value]), own=np.array([1.0, 1e-6 * value / 1e6]))
+    assert r"fedavg & $\mathbf{1.2 \cdot 10^{6} \pm 2.541 \cdot 10^{6}}$ \\" in latex(cells, metric="bytes_up")
+    assert r"fedavg & $\mathbf{1.2 \cdot 10^{-6} \pm 2.541 \cdot 10^{-6}}$ \\" in latex(cells, metric="own")
 
 
 def test_a_sweep_without_results_has_no_table():
