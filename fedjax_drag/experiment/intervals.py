@@ -32,6 +32,13 @@ class Estimate(NamedTuple):
         return by.figure(self.mean) + half
 
 
+def mean_and_spread(values: Float[np.ndarray, " seeds"], by: Criterion) -> str:
+    """Mean and, of several values, standard deviation as figures of a criterion."""
+    several = len(values) > 1 and np.isfinite(values).all()
+    spread = f" \N{PLUS-MINUS SIGN} {by.figure(np.std(values, ddof=1))}" if several else ""
+    return by.figure(np.mean(values)) + spread
+
+
 def estimate(by_seed: Float[np.ndarray, " seeds"]) -> Estimate:
     """The mean of independent values and its interval."""
     number = len(by_seed)

@@ -10,11 +10,10 @@ from fedjax_drag.experiment.arena.scores import measured
 from fedjax_drag.experiment.arena.standing import Standing
 from fedjax_drag.experiment.config.config import slug
 from fedjax_drag.experiment.figures.style import GRID, INK, as_svg, spread
-from fedjax_drag.experiment.report.tables import mean_and_spread
+from fedjax_drag.experiment.intervals import mean_and_spread
 from fedjax_drag.experiment.sweep import heatmap
 from fedjax_drag.experiment.sweep.outcome_table import Matrix
 from fedjax_drag.files import write_text
-from fedjax_drag.simulation.criterion import Criterion
 
 _GREY, _OWN, _POINT = "#8A8A8A", "#D55E00", "#0072B2"
 _REFERENCE = "root_only"
@@ -55,18 +54,12 @@ def heat_map(standing: Standing, place: int | None = None) -> Figure:
         columns=tuple(standing.opponents),
         num_seeds=len(standing.seeds),
         mean=values[:, :-1],
-        failed=np.zeros((len(labels), len(standing.opponents)), bool),
-        texts=tuple(tuple(_spread(by, x) for x in one) for one in by_seed),
+        texts=tuple(tuple(mean_and_spread(x, by) for x in one) for one in by_seed),
         worst=values[:, -1],
         worst_on_test=values[:, -1],
     )
     name = f"mean over {len(standing.tasks)} tasks" if place is None else standing.tasks[place]
     return heatmap.draw(matrix, f"{standing.name}: {name}")
-
-
-def _spread(by: Criterion, values: np.ndarray) -> str:
-    known = values if np.isfinite(values).all() else values[:0]
-    return mean_and_spread((by.scale * known).tolist(), ".1f" if by.is_share else ".4g")
 
 
 def knowledge(standing: Standing) -> Figure:

@@ -83,9 +83,8 @@ def _digest(part: Any) -> str:
     try:
         return hashlib.sha256(_text(part).encode()).hexdigest()
     except (TypeError, OSError, ValueError, RecursionError):
-        if not any(part is other for other in _unread):
-            _unread.append(part)
-        return f"unread {_SESSION} {next(i for i, other in enumerate(_unread) if other is part)}"
+        _unread.append(part)
+        return f"unread {_SESSION} {id(part)}"
 
 
 def _text(value: Any) -> str:

@@ -18,7 +18,7 @@ from fedjax_drag.experiment.build import catalog
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.figures.style import inline
 from fedjax_drag.experiment.report import csv_files
-from fedjax_drag.experiment.report.matrices import WORST, MatrixTable, shaded
+from fedjax_drag.experiment.report.matrices import WORST, MatrixTable, csv_file, shaded
 from fedjax_drag.experiment.report.rendering import check_place, render
 from fedjax_drag.files import write_text
 from fedjax_drag.simulation.criterion import Criterion
@@ -47,22 +47,6 @@ class Badge(NamedTuple):
     others: list[str]
     worst: str
     left: str
-
-
-class PaperReference(NamedTuple):
-    """A part of an entry: where it comes from.
-
-    Attributes:
-      name: in the registry.
-      paper: its citation, or empty.
-      file: of its code, within the package.
-      address: of the file, relative to a page among the documentation of a checkout; else empty.
-    """
-
-    name: str
-    paper: str
-    file: str
-    address: str
 
 
 def write(standing: Standing, path: Path, since: Standing | None = None) -> Path:
@@ -176,9 +160,9 @@ def _matrix(standing: Standing, place: int | None) -> MatrixTable:
     values = values[:, [-1, *range(values.shape[1] - 1)]]
     columns = [WORST, *standing.opponents]
     texts = [[by.figure(value) for value in line] for line in values]
-    file = [["entry", *columns], *([label, *line] for label, line in zip(labels, values.tolist(), strict=True))]
     heads = [("", [(label, 1) for label in standing.opponents])]
-    return MatrixTable("entry", heads, columns, shaded(labels, texts, by.merits(values)), csv_files.link(file))
+    rows = shaded(labels, texts, by.merits(values))
+    return MatrixTable("entry", heads, columns, rows, csv_file("entry", columns, labels, values))
 
 
 def _backdoors(standing: Standing) -> MatrixTable:
@@ -188,11 +172,10 @@ def _backdoors(standing: Standing) -> MatrixTable:
     texts = [[str(one) for one in figures] for figures in estimates]
     values = np.array([[one.mean for one in figures] for figures in estimates])
     low = np.array([name != "accuracy" for name in REACHED] * len(standing.backdoors))
-    file = [["entry", *columns], *([label, *line] for label, line in zip(labels, values.tolist(), strict=True))]
     heads = [("", [(label, len(REACHED)) for label in standing.backdoors])]
     heads.append(("", [(name, 1) for name in REACHED] * len(standing.backdoors)))
     rows = shaded(labels, texts, np.where(low, 1 - values, values))
-    return MatrixTable("entry", heads, columns, rows, csv_files.link(file))
+    return MatrixTable("entry", heads, columns, rows, csv_file("entry", columns, labels, values))
 
 
 def _settings(standing: Standing, place: int) -> str:
@@ -212,13 +195,10 @@ def _figures(standing: Standing) -> list[list[Any]]:
     return lines
 
 
-def _sources(method: Mapping[str, Any], folder: Path) -> list[PaperReference]:
-    """The parts of the package that a method is made of, the outermost first."""
-    found = []
-    for part in parts_of(method):
-        place = part.file.relative_to(_ROOT).as_posix()
-        found.append(PaperReference(part.name, catalog.paper(part.key, part.builder), place, _address(place, folder)))
-    return found
+def _sources(method: Mapping[str, Any], folder: Path) -> list[tuple[str, str, str, str]]:
+    """Name, paper, file and its address of the parts of the package that a method is made of, the outermost first."""
+    places = [(part, part.file.relative_to(_ROOT).as_posix()) for part in parts_of(method)]
+    return [(x.name, catalog.paper(x.key, x.builder), place, _address(place, folder)) for x, place in places]
 
 
 def _address(file: str, folder: Path) -> str:

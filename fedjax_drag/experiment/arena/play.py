@@ -186,18 +186,14 @@ def play(arena: Arena, trials: Trials, given: Standing | None = None) -> Standin
         trials = trials._replace(ended=bar.advance)
         for number, entry in enumerate(arena.entries, start=1):
             row = standing.rows.get(entry.label)
-            played = row is not None and _has_played(row, arena, entry)
-            if row is None or not played:
-                row = _play(arena, entry, trials)
-            bar.update(number * sweeps, before=played)
+            played = row is not None and row.key == key_of(arena, entry) and row.code in ("", code_of(entry.method))
             decided.add(entry.label)
-            if row != standing.rows.get(entry.label):
-                standing.rows[entry.label] = row
-                if trials.folder is not None:
-                    _write(standing, arena, trials.folder, decided)
+            if not played:
+                standing.rows[entry.label] = _play(arena, entry, trials)
+                _write(standing, arena, trials.folder, decided)
+            bar.update(number * sweeps, before=played)
+    _write(standing, arena, trials.folder, decided)
     if trials.folder is not None:
-        if not (trials.folder / FILE).is_file():  # all rows were given
-            _write(standing, arena, trials.folder, decided)
         from fedjax_drag.experiment.arena import page  # here: matplotlib is slow
 
         page.write(standing, trials.folder / PAGE)
@@ -244,8 +240,10 @@ def _play(arena: Arena, entry: Entry, trials: Trials) -> Row:
     )
 
 
-def _write(standing: Standing, arena: Arena, folder: Path, decided: Container[str]) -> None:
+def _write(standing: Standing, arena: Arena, folder: Path | None, decided: Container[str]) -> None:
     """Writes the standing; rows that are not ``decided`` are those that other processes have written meanwhile."""
+    if folder is None:
+        return
     with waited_for(folder):
         others = _rows_in(folder, arena, standing)
         standing.rows.update({label: row for label, row in others.items() if label not in decided})
@@ -284,8 +282,3 @@ def _check_protocol(given: Standing, arena: Arena, wanted: Standing) -> None:
 def _is_of(row: Row, arena: Arena) -> bool:
     """Whether a row, not of a user's own parts, was played by a protocol."""
     return row.key == key_of(arena, Entry(row.label, row.method, row.settings))
-
-
-def _has_played(row: Row, arena: Arena, entry: Entry) -> bool:
-    """Whether a row is of this entry by this protocol, and with the code of today, as far as the row says."""
-    return row.key == key_of(arena, entry) and row.code in ("", code_of(entry.method))

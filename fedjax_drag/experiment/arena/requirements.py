@@ -5,12 +5,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_drag import per_client
 from fedjax_drag.accelerators import counts
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.testing._promises import random_extras
 from fedjax_drag.types import Algorithm, Downlink, Uplink
 
 TOLD = "num_byzantine"
@@ -57,20 +59,7 @@ def _compiled(method: Algorithm, cohort: int, num_clients: int) -> str:
     clients = jnp.arange(cohort) % num_clients
     params = {"w": jax.ShapeDtypeStruct((DIMENSION,), jnp.float32)}
     stack = {"w": jax.ShapeDtypeStruct((cohort, DIMENSION), jnp.float32)}
-    extras = {
-        "client_ids": clients,
-        "round": jnp.int32(0),
-        "key": jax.random.key(0),
-        "num_examples": jnp.ones(cohort, jnp.int32),
-        "dissimilarity": jnp.ones(cohort),
-        "malicious": jnp.zeros(cohort, bool),
-        "start_loss": jnp.ones(cohort),
-        "selection_weight": jnp.ones(cohort),
-        "staleness": jnp.zeros(cohort, jnp.int32),
-        "starts": stack,
-        "step_size": jnp.float32(0.1),
-        "root_delta": params,
-    }
+    extras = random_extras({"w": np.zeros(DIMENSION, np.float32)}, cohort, 0, method.needs - {"predict"})
 
     def server(params: Any, uplink: Uplink, state: Any, extras: dict[str, Any]) -> Any:
         return method.aggregate(params, uplink, state, **extras)

@@ -182,9 +182,7 @@ class Standing:
         cells = [[label, *map(self.criterion.figure, line)] for label, line in zip(labels, values, strict=True)]
         over = f", {len(self.tasks)} tasks, {len(self.seeds)} seeds"
         attacks = [["entry", *self.opponents, "worst case"], *cells]
-        merits = self.criterion.merits(values)
-        known = merits[np.isfinite(merits)] if np.isfinite(merits).any() else np.zeros(1)
-        shades = ((merits - known.min()) / (np.ptp(known) or 1.0)) ** 3  # cubed, since good ones are close together
+        shades = notebook.shares(self.criterion.merits(values))
         return notebook.beside(
             notebook.grid(f"{self.name}: test {measured(self.criterion)}{over}", self.lines(), self.own),
             notebook.grid("Mean over the tasks, by attack", attacks, self.own, shades),

@@ -121,12 +121,11 @@ class Trials(NamedTuple):
 
     def tune(self, arena: Arena, entry: Entry) -> tuple[list[Choice], list[str]]:
         """What entry and attackers choose in each task, and what went wrong; backdoors meet chosen settings alone."""
-        accuracy, failures = [], []
-        grids = [self.grid(arena, entry, opponent, arena.tuning_seeds) for opponent in arena.opponents]
-        by = criterion_of(grids[0].points[0].config)
-        for opponent, grid in zip(arena.opponents, grids, strict=True):
+        accuracy, failures, by = [], [], criterion_of(self.config(arena, entry))
+        for opponent in arena.opponents:
+            grid, points = self._points(arena, entry, opponent, arena.tuning_seeds)
             cells = self._run(arena, entry, TUNING, opponent, grid)
-            accuracy.append(mean_over_seeds(arena, entry, opponent, cells, by))
+            accuracy.append(mean_over_seeds(cells, points.shape, by))
             failures += _failures(cells)
         choices = choose(accuracy, by)
         clean = np.array([accuracy[0][choice.setting, 0, task] for task, choice in enumerate(choices)])
@@ -211,7 +210,8 @@ class Trials(NamedTuple):
     ) -> tuple[Grid, Shaped[np.ndarray, "settings strengths tasks seeds"]]:
         """All runs of an entry against an opponent, and their points by what they differ in."""
         grid = self.grid(arena, entry, opponent, seeds)
-        return grid, np.array(grid.points, object).reshape(*_sizes(arena, entry, opponent), -1)
+        sizes = [math.prod(map(len, axes.values())) for axes in (entry.settings, opponent.strengths, arena.tasks)]
+        return grid, np.array(grid.points, object).reshape(*sizes, len(seeds))
 
     def _place(self, arena: Arena, entry: Entry) -> Path | None:
         """The folder of an entry with this protocol and this code."""
@@ -275,17 +275,17 @@ def key_of(arena: Arena, entry: Entry) -> str:
 
 
 def mean_over_seeds(
-    arena: Arena, entry: Entry, opponent: Opponent, cells: Sequence[Cell], by: Criterion = ACCURACY
+    cells: Sequence[Cell], shape: Sequence[int], by: Criterion = ACCURACY
 ) -> Float[np.ndarray, "settings strengths tasks"]:
-    """Validation figures at the end; the sums are exact, so that equal ones in another order are a tie."""
-    finals = [_final(cell, by._replace(on=VALIDATION)) for cell in cells]
-    finals = np.reshape(finals, (*_sizes(arena, entry, opponent), -1))
-    return np.apply_along_axis(math.fsum, -1, finals) / finals.shape[-1]
+    """Validation figures at the end; the sums are exact, so that equal ones in another order are a tie.
 
-
-def _sizes(arena: Arena, entry: Entry, opponent: Opponent) -> list[int]:
-    """How many settings, strengths and tasks a grid has."""
-    return [math.prod(map(len, axes.values())) for axes in (entry.settings, opponent.strengths, arena.tasks)]
+    Args:
+      cells: of a grid.
+      shape: of the grid: settings, strengths, tasks and seeds.
+      by: what they are figures of.
+    """
+    finals = np.reshape([_final(cell, by._replace(on=VALIDATION)) for cell in cells], shape)
+    return np.apply_along_axis(math.fsum, -1, finals) / shape[-1]
 
 
 def criterion_of(config: Config) -> Criterion:

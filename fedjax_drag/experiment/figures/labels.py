@@ -7,6 +7,7 @@ from typing import Any
 from fedjax_drag.experiment.config.components import Component, split
 from fedjax_drag.experiment.config.config import Config, flatten
 from fedjax_drag.experiment.config.own import short
+from fedjax_drag.experiment.plain import first
 
 DATA_TITLES = {
     "mnist": "MNIST",
@@ -132,12 +133,6 @@ def _part(key: str, value: Any, keys: Sequence[str]) -> str:
 def _listed(texts: Iterable[str]) -> str:
     """The different texts that are not empty, of many the first ones."""
     return "; ".join(first(list(dict.fromkeys(text for text in texts if text)), _MOST_VALUES))
-
-
-def first(texts: Sequence[str], most: int) -> list[str]:
-    """The first of many, and how many more there are."""
-    more = len(texts) - most
-    return [*texts[:most], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _model(config: Config) -> str:

@@ -1,5 +1,6 @@
 """A metric against rounds, or what they cost, as an image: one line per method with a band over seeds."""
 
+import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -129,13 +130,13 @@ def draw(
       against: the column on the horizontal axis.
     """
     metric = metric or judged_by(runs)
-    drawn = measured(runs, metric, against)
+    kept = measured(runs, metric, against)
+    drawn = [*itertools.compress(runs, kept)]
     figure = Figure(figsize=_SIZE, facecolor="white")
     if not drawn:
         figure.text(0.5, 0.5, "no evaluation yet", color=_MUTED, ha="center", va="center", fontsize=13.5)
         return figure
-    chosen = {id(run): label for run, label in zip(runs, given or [None] * len(runs), strict=True)}
-    lines = curves(drawn, metric, [chosen[id(run)] for run in drawn], against)
+    lines = curves(drawn, metric, [*itertools.compress(given or [None] * len(runs), kept)], against)
     axes = figure.add_axes(_FRAME)
     handles = [_draw(axes, index, line) for index, line in enumerate(lines)]
     _dress(axes, lines, metric, against)

@@ -53,18 +53,18 @@ def judged_by(runs: Sequence[StoredRun]) -> str:
     return common(run for run in runs if run.history).test
 
 
-def measured(runs: Sequence[StoredRun], metric: str, against: str = ROUND) -> list[StoredRun]:
-    """The runs that have evaluations of ``metric`` and of what it is drawn against.
+def measured(runs: Sequence[StoredRun], metric: str, against: str = ROUND) -> list[bool]:
+    """Which of the runs have evaluations of ``metric`` and of what it is drawn against.
 
     Raises:
       ValueError: no run has such a column, with one number for each evaluation.
     """
-    columns = {id(run): {name for name, x in run.history.items() if x.ndim == 1} for run in runs if run.history}
-    known = set[str]().union(*columns.values())
+    columns = [{name for name, x in run.history.items() if x.ndim == 1} for run in runs]
+    known = set[str]().union(*columns)
     for option, column, allowed in (("metric", metric, known - {ROUND}), ("against", against, known)):
         if known and column not in allowed:
             raise ValueError(f"{option}={column!r}: must be one of {', '.join(sorted(allowed))}")
-    return [run for run in runs if {metric, against} <= columns.get(id(run), set())]
+    return [{metric, against} <= names for names in columns]
 
 
 def curves(runs: Sequence[StoredRun], metric: str, given: Sequence[str | None], against: str = ROUND) -> list[Curve]:

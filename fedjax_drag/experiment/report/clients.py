@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_drag.experiment.plain import first
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Chart, Line
 from fedjax_drag.experiment.report.curves import Panel
 from fedjax_drag.experiment.report.reading import ReportedRun
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.run.metric_kinds import IDENTITY, OF_ALL, PER_CLIENT
-from fedjax_drag.experiment.run.metrics_file import listed
 
 ROWS = 100
 """Most clients that get a row each; of more, the rows are places in the cohort."""
@@ -209,14 +209,13 @@ def _notes(cohorts: _Cohorts) -> list[str]:
             f"Rows are places in the cohort: more than {ROWS} clients, or malicious ones that change by round."
         )
     elif cohorts.malicious.any():
-        notes.append(
-            f"Malicious, marked {_MARK.strip()} and above the line: {listed([*map(str, cohorts.sides[0])], _TICKS)}."
-        )
-    first = {}
+        named = ", ".join(first([*map(str, cohorts.sides[0])], _TICKS))
+        notes.append(f"Malicious, marked {_MARK.strip()} and above the line: {named}.")
+    gone = {}
     for evaluation, place in np.argwhere(~cohorts.valid) if cohorts.reason == EXPELLED else ():
         side = SIDES[int(cohorts.malicious[evaluation, place])]
-        first.setdefault(int(cohorts.ids[evaluation, place]), f"{side}, round {cohorts.rounds[evaluation]}")
-    if first:
-        said = listed([f"{client} ({when})" for client, when in first.items()], _TICKS)
+        gone.setdefault(int(cohorts.ids[evaluation, place]), f"{side}, round {cohorts.rounds[evaluation]}")
+    if gone:
+        said = ", ".join(first([f"{client} ({when})" for client, when in gone.items()], _TICKS))
         notes.append(f"Expelled, with the first evaluated round in which they no longer count: {said}.")
     return notes

@@ -1,17 +1,18 @@
 """The final values of a sweep as matrices: with worst cases, by two parameters, and their differences."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_drag import notebook
 from fedjax_drag.experiment.config.config import is_condition
-from fedjax_drag.experiment.intervals import estimate
+from fedjax_drag.experiment.intervals import estimate, mean_and_spread
 from fedjax_drag.experiment.report import csv_files
 from fedjax_drag.experiment.report.curves import Group, criterion_of, groups
 from fedjax_drag.experiment.report.reading import Found, ReportedRun, cells
-from fedjax_drag.experiment.report.tables import DASH, mean_and_spread
+from fedjax_drag.experiment.report.tables import DASH
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.sweep import outcome_table
 
@@ -76,9 +77,8 @@ def matrix(found: Found) -> MatrixTable | None:
         texts = [(made.criterion.figure(x), *line) for x, line in zip(made.worst, texts, strict=True)]
     settings = list(dict.fromkeys(tuple(run.values[axis] for axis in across) for run in found.runs))
     heads = _heads(across, [outcome_table.texts(grid.labels[axis]) for axis in across], settings)
-    file = [[made.axis, *columns], *([row, *line] for row, line in zip(made.rows, values.tolist(), strict=True))]
-    rows = shaded(labels, texts, made.criterion.merits(values))
-    return MatrixTable(made.axis, heads, columns, rows, csv_files.link(file))
+    file = csv_file(made.axis, columns, made.rows, values)
+    return MatrixTable(made.axis, heads, columns, shaded(labels, texts, made.criterion.merits(values)), file)
 
 
 def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, MatrixTable]]:
@@ -92,32 +92,23 @@ def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, MatrixTa
     if grid is None or len(axes) != 2:
         return []
     others = [axis for axis in grid.axes if axis not in ("seed", *axes) and not is_condition(axis)]
-    by_name: dict[str, list[ReportedRun]] = {}
+    by_place: dict[tuple[Any, ...], list[ReportedRun]] = {}
     for run in found.runs:
-        by_name.setdefault(outcome_table.setting(grid, run.values, others), []).append(run)
+        name = outcome_table.setting(grid, run.values, others)
+        by_place.setdefault((name, *(run.values[axis] for axis in axes)), []).append(run)
     by = criterion_of(groups(found.runs))
-    form = ".1f" if by.is_share else ".4g"
+    merit = lambda group: float(by.merits(group.final(by.column)))
+    worst = {place: min(groups(runs), key=merit).finals(by.column) for place, runs in by_place.items()}
     rows, columns = (outcome_table.texts(grid.labels[axis]) for axis in axes)
     labels = [outcome_table.setting(grid, {axes[0]: value}, axes[:1]) for value in rows]
+    heads = [(axes[1], [(text, 1) for text in columns.values()])]
     made = []
-    for name, runs in by_name.items():
-        worst = [
-            [
-                min(
-                    groups([run for run in runs if (run.values[axes[0]], run.values[axes[1]]) == (row, column)]),
-                    key=lambda group: float(by.merits(group.final(by.column))),
-                )
-                for column in columns
-            ]
-            for row in rows
-        ]
-        values = np.array([[group.final(by.column) for group in line] for line in worst])
-        finals = [[[by.scale * x for x in group.finals(by.column)] for group in line] for line in worst]
-        texts = [[mean_and_spread(same, form) for same in line] for line in finals]
+    for name in dict.fromkeys(name for name, *_ in worst):
+        finals = [[worst[name, row, column] for column in columns] for row in rows]
+        values = np.array([[np.mean(same) if same else np.nan for same in line] for line in finals])
+        texts = [[mean_and_spread(np.array(same), by) if same else DASH for same in line] for line in finals]
         cells = shaded(labels, texts, by.merits(values))
-        heads = [(axes[1], [(text, 1) for text in columns.values()])]
-        body = ([row, *line] for row, line in zip(rows, values.tolist(), strict=True))
-        file = csv_files.link([[f"{axes[0]}, by {axes[1]}", *columns], *body])
+        file = csv_file(f"{axes[0]}, by {axes[1]}", columns, rows, values)
         made.append((name, MatrixTable(axes[0], heads, list(columns.values()), cells, file)))
     return made
 
@@ -173,6 +164,13 @@ def differences(found: Sequence[Group], crossed: bool) -> tuple[str, MatrixTable
     return _named(best), MatrixTable("", heads, shown, lines, csv_files.link(file))
 
 
+def csv_file(corner: str, columns: Iterable[Any], rows: Iterable[Any], values: np.ndarray) -> str:
+    """The figures of a matrix as a file."""
+    return csv_files.link(
+        [[corner, *columns], *([row, *line] for row, line in zip(rows, values.tolist(), strict=True))]
+    )
+
+
 def shaded(
     labels: Sequence[str], texts: Sequence[Sequence[str]], values: np.ndarray
 ) -> list[tuple[str, list[MatrixCell]]]:
@@ -183,10 +181,7 @@ def shaded(
       texts: of the cells.
       values: how good they are, the higher the better.
     """
-    known = values[np.isfinite(values)]
-    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
-    # Cubed, since good rules are close together where a bad one is far away.
-    shares = 100 * ((values - low) / (high - low or 1.0)) ** 3
+    shares = 100 * notebook.shares(values)
     return [
         (label, [MatrixCell(x, round(share) if np.isfinite(share) else None) for x, share in zip(*line, strict=True)])
         for label, *line in zip(labels, texts, shares.tolist(), strict=True)

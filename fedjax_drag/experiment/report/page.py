@@ -11,8 +11,8 @@ import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.config import slug
-from fedjax_drag.experiment.figures.labels import clean, first, header, method
-from fedjax_drag.experiment.plain import finite
+from fedjax_drag.experiment.figures.labels import clean, header, method
+from fedjax_drag.experiment.plain import finite, first
 from fedjax_drag.experiment.report import charts, clients, csv_files, curves, matrices, parameters, skew, tables
 from fedjax_drag.experiment.report.curves import Group
 from fedjax_drag.experiment.report.matrices import MatrixTable
@@ -23,7 +23,6 @@ from fedjax_drag.experiment.run import metric_kinds, results
 from fedjax_drag.files import write_text
 from fedjax_drag.simulation.criterion import TEST, Criterion
 
-_WRONG = 20  # most messages of what went wrong
 _ENVIRONMENTS = 3
 
 Fact = tuple[str, str, str]
@@ -184,9 +183,7 @@ def _wrong(runs: Sequence[ReportedRun]) -> list[tuple[str, str]]:
     for run in runs:
         if run.status != "done":
             found.setdefault(f"{run.status}: {run.message}" if run.message else run.status, []).append(run.label)
-    wrong = [(message, "; ".join(first(labels, 4))) for message, labels in found.items()]
-    more = len(wrong) - _WRONG
-    return wrong[:_WRONG] + ([("and more", f"{more} other messages")] if more > 0 else [])
+    return [(message, "; ".join(first(labels, 4))) for message, labels in found.items()]
 
 
 def _environments(runs: Sequence[ReportedRun]) -> list[str]:

@@ -143,7 +143,6 @@ def locked(folder: Path | None, check: Callable[[Path], Any] = lambda _: None) -
       check: ``(folder) -> None`` raises an error if the folder is not fit. It is called before the folder is made, and
         once more when it is locked: another process may have written there in between.
     """
-    held = ExitStack()
 
     def take(folder: Path) -> None:
         try:
@@ -152,14 +151,13 @@ def locked(folder: Path | None, check: Callable[[Path], Any] = lambda _: None) -
             if (folder / HOLDER).is_file():  # another process may just have begun there: that is the reason to name
                 FolderLock(folder).release()
             raise
-        with ExitStack() as taken:
-            taken.enter_context(FolderLock(folder))
-            check(folder)
-            held.push(taken.pop_all())
+        held.enter_context(FolderLock(folder))
+        check(folder)
 
-    if folder is not None:
-        from_first(take, folder)
-    return held
+    with ExitStack() as held:
+        if folder is not None:
+            from_first(take, folder)
+        return held.pop_all()
 
 
 def _holder(folder: Path) -> str:

@@ -6,7 +6,7 @@ The file is not trusted: what cannot be read is left out and named. A resumed ru
 import codecs
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,11 +99,6 @@ def restore(folder: Path, copy: bytes) -> str:
         with replaced(path) as stream:
             stream.write(copy)
     return "" if content.startswith(copy) else f"{str(path)!r}: was damaged; written anew from the checkpoint"
-
-
-def listed(texts: Sequence[str], most: int = 3) -> str:
-    """The first of some texts, such as damaged lines, and how many more there are."""
-    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
 def typed(history: History, dtypes: Any) -> History:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from fedjax_drag.checks import message_of
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.plain import plain, write_json
+from fedjax_drag.experiment.plain import finite, plain, write_json
 from fedjax_drag.experiment.run import environment, metrics_file, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, Stored
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
@@ -84,16 +84,14 @@ class Recorder:
         self._lines = bytearray(lines)
         self.history = self._history()
         self._before = from_first(results.figures_before, folder) if earlier else {}
-        seconds = self._before.get("seconds")
-        self._seconds_before = float(seconds) if isinstance(seconds, int | float) else 0.0
+        self._seconds_before = finite(self._before.get("seconds")) or 0.0
         if earlier:
             _note(from_first(metrics_file.restore, folder, lines))
         elif resume and not config.keep_checkpoints and (folder / METRICS).exists():
             _note(f"{str(folder)!r}: no checkpoint to go on from; begins anew")
         self._checkpoints.run = (self._checkpoints.run if earlier else None) or secrets.token_hex(8)
         self.is_over = bool(earlier) and (self.start >= config.rounds or self._reason(self.history) is not None)
-        timed = self._before.get(_STEP) if config.time_clients else None
-        self.seconds_per_step = timed if isinstance(timed, float) else None
+        self.seconds_per_step = finite(self._before.get(_STEP)) if config.time_clients else None
         if self.is_over and from_first(environment.read, folder):
             from_first(results.write_config, folder, config)
         else:

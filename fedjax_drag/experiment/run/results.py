@@ -12,7 +12,7 @@ from typing import Any
 from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.yaml_text import written
-from fedjax_drag.experiment.plain import finite, read_mapping
+from fedjax_drag.experiment.plain import finite, first, read_mapping
 from fedjax_drag.experiment.run import environment, metrics_file
 from fedjax_drag.experiment.run.environment import ENVIRONMENT
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
@@ -111,7 +111,7 @@ def stored(folder: Path, config: Config) -> StoredRun:
       ValueError: ``metrics.jsonl`` is no file, or cannot be read.
     """
     history, damage, checksum = metrics_file.read(folder / METRICS)
-    left_out = f"{metrics_file.listed(damage)} left out; --resume restores them" if damage else ""
+    left_out = f"{', '.join(first(damage, 3))} left out; --resume restores them" if damage else ""
     figures = read_summary(folder)
     history = metrics_file.typed(history, figures.get("dtypes"))
     history = with_client_seconds(history, finite(figures.get("seconds_per_local_step")))

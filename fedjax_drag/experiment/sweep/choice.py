@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.sweep.grid import Grid, describe
-from fedjax_drag.experiment.sweep.outcome_table import Cell, criterion_of, mean_final, texts
+from fedjax_drag.experiment.sweep.outcome_table import Cell, crossed, texts
 from fedjax_drag.simulation.criterion import VALIDATION, Criterion
 
 
@@ -61,26 +61,13 @@ def best(grid: Grid, cells: Sequence[Cell]) -> Best | None:
     axes = [axis for axis in grid.axes if axis != "seed" and not is_condition(axis)]
     if not axes:
         return None
-    setting = itemgetter(*axes)
-    planned = Counter(setting(point.values) for point in grid.points)
-    done: dict[Any, list[Cell]] = {}
-    for cell in cells:
-        if cell.status == "done":
-            done.setdefault(setting(cell.values), []).append(cell)
-    by = criterion_of(cells)
-    worst = {one: float(by.worst(_means(same, by.column))) for one, same in done.items() if len(same) == planned[one]}
-    finite = {one: value for one, value in worst.items() if np.isfinite(value)}
-    if len(planned) < 2 or not finite:
-        return None
-    chosen = max(finite, key=lambda one: float(by.merits(finite[one])))
-    on_test, values = _means(done[chosen], by.test), done[chosen][0].values
-    return Best({axis: values[axis] for axis in axes}, by, finite[chosen], float(by.worst(on_test)), len(on_test))
-
-
-def _means(cells: Sequence[Cell], metric: str) -> list[float]:
-    """The mean over the seeds under each condition under which a setting ran."""
-    by_condition: dict[tuple[Any, ...], list[Cell]] = {}
-    for cell in cells:
-        condition = tuple(value for axis, value in cell.values.items() if axis != "seed")
-        by_condition.setdefault(condition, []).append(cell)
-    return [mean_final(same, metric) for same in by_condition.values()]
+    setting, found = itemgetter(*axes), crossed(grid, cells)
+    assert found.worst is not None
+    assert found.worst_on_test is not None
+    left = Counter(setting(point.values) for point in grid.points)
+    several = len(left) > 1
+    left.subtract(setting(cell.values) for cell in cells if cell.status == "done")
+    for values, worst, on_test in zip(found.settings, found.worst, found.worst_on_test, strict=True):
+        if several and not left[setting(values)] and np.isfinite(worst):
+            return Best(values, found.criterion, float(worst), float(on_test), len(found.columns))
+    return None

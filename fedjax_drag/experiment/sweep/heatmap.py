@@ -17,7 +17,7 @@ _INK, _MUTED, _EMPTY = "#222222", "#6B6B6B", "#F1F1F1"
 
 
 def draw(matrix: Matrix, title: str) -> Figure:
-    """Draws a matrix: a column for the worst case, if there is one, set apart, cells that failed hatched.
+    """Draws a matrix: a column for the worst case, if there is one, set apart.
 
     Args:
       matrix: from :func:`~fedjax_drag.experiment.sweep.outcome_table.matrix`.
@@ -28,10 +28,10 @@ def draw(matrix: Matrix, title: str) -> Figure:
     """
     num_rows, num_columns = matrix.mean.shape
     places: list[float] = [*range(num_columns)]
-    values, texts, failed = matrix.mean, [*matrix.texts], matrix.failed
+    values, texts = matrix.mean, [*matrix.texts]
     if matrix.worst is not None:
         places.append(num_columns + _GAP)
-        values, failed = np.column_stack([values, matrix.worst]), np.pad(failed, ((0, 0), (0, 1)))
+        values = np.column_stack([values, matrix.worst])
         texts = [(*row, matrix.criterion.figure(worst)) for row, worst in zip(texts, matrix.worst, strict=True)]
     width, height = places[-1] + 1, num_rows
     figure = Figure(figsize=(_WIDTH * width, _HEIGHT * height), facecolor="white")
@@ -40,7 +40,7 @@ def draw(matrix: Matrix, title: str) -> Figure:
     known = values[:, :num_columns][np.isfinite(matrix.mean)]
     scale = Normalize(known.min(), known.max()) if known.size else Normalize(0.0, 1.0)
     for (row, column), value in np.ndenumerate(values):
-        _cell(axes, places[column], row, value, texts[row][column], scale, bool(failed[row, column]))
+        _cell(axes, places[column], row, value, texts[row][column], scale)
     axes.set(xlim=(-0.5, width - 0.5), ylim=(num_rows - 0.5, -0.5))
     # A line for each axis, or neighbours that differ in the last one would look alike.
     labels = ["\n".join(clean(part, 40) for part in COMMA.split(label)) for label in (*matrix.columns, "worst case")]
@@ -59,17 +59,12 @@ def draw(matrix: Matrix, title: str) -> Figure:
     return figure
 
 
-def _cell(axes: Axes, x: float, y: float, merit: float, written: str, scale: Normalize, hatched: bool) -> None:
+def _cell(axes: Axes, x: float, y: float, merit: float, written: str, scale: Normalize) -> None:
     color = colormaps["viridis"](scale(merit)) if np.isfinite(merit) else _EMPTY
-    patch = Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=color, edgecolor="#B5B5B5", linewidth=0.0)
-    if hatched:
-        patch.set(hatch="////")
-    axes.add_patch(patch)
+    axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=color, linewidth=0.0))
     dark = np.isfinite(merit) and scale(merit) < 0.6
     text = axes.text(x, y, written.replace(" \N{PLUS-MINUS SIGN} ", "\N{PLUS-MINUS SIGN}"), ha="center", va="center")
     text.set(fontsize=9 if len(written) < 9 else 7.5, color="white" if dark else _INK, parse_math=False)
-    if hatched:
-        text.set_bbox({"facecolor": _EMPTY, "edgecolor": "none", "pad": 1.5})
 
 
 def _head(axes: Axes, matrix: Matrix, title: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag.experiment.config.config import is_condition
+from fedjax_drag.experiment.intervals import mean_and_spread
 from fedjax_drag.experiment.run.metric_kinds import is_counted, title
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep.grid import Grid, describe
@@ -64,11 +65,12 @@ class Matrix(NamedTuple):
       criterion: what is compared, on the validation examples where all cells have them.
       axis: the axes that the rows are values of.
       rows: their labels, R.
+      settings: their values by axis.
       columns: combinations of the values of the other axes but the seed, C.
       num_seeds: cells behind each entry.
       mean: over the seeds that have finished, ``[R, C]``; NaN where none has.
-      failed: ``[R, C]`` bool: cells have failed and none has finished.
-      texts: ``[R][C]`` the entries for people, shares in percent.
+      texts: ``[R][C]`` the entries for people, shares in percent; ``failed`` where cells have failed and none has
+        finished.
       worst: the worst over the columns, ``[R]``; NaN where a column has no figure; None if no axis is a condition, or
         all are.
       worst_on_test: the same on the test examples, ``[R]``; the order is not by it.
@@ -80,10 +82,10 @@ class Matrix(NamedTuple):
     columns: tuple[str, ...]
     num_seeds: int
     mean: np.ndarray
-    failed: np.ndarray
     texts: tuple[tuple[str, ...], ...]
     worst: np.ndarray | None
     worst_on_test: np.ndarray | None
+    settings: tuple[dict[str, Any], ...] = ()
 
     @property
     def over_seeds(self) -> str:
@@ -151,10 +153,15 @@ def worst_cases(grid: Grid, cells: Sequence[Cell]) -> dict[str, float]:
 
     Where all axes are conditions, or none is, every combination has its own value.
     """
-    choices, conditions = _divided(grid)
-    found = _matrix(grid, cells, choices or conditions, conditions if choices else [], crossed=True)
+    found = crossed(grid, cells)
     assert found.worst is not None
     return dict(zip(found.rows, found.worst.tolist(), strict=True))
+
+
+def crossed(grid: Grid, cells: Sequence[Cell]) -> Matrix:
+    """The final accuracies by setting and condition, with a worst case whatever the axes are."""
+    choices, conditions = _divided(grid)
+    return _matrix(grid, cells, choices or conditions, conditions if choices else [], crossed=True)
 
 
 def axes_of(grid: Grid) -> tuple[list[str], list[str]]:
@@ -188,8 +195,9 @@ def _matrix(grid: Grid, cells: Sequence[Cell], by: Sequence[str], over: Sequence
         row = texts(grid.labels[by[0]])[values[by[0]]] if len(by) == 1 else setting(grid, values, by)
         return row, setting(grid, values, over)
 
-    places = dict.fromkeys(place(point.values) for point in grid.points)
-    rows, columns = (tuple(dict.fromkeys(key[side] for key in places)) for side in (0, 1))
+    places = {place(point.values): point.values for point in grid.points}
+    settings = {row: {axis: values[axis] for axis in by} for (row, _), values in places.items()}
+    rows, columns = tuple(settings), tuple(dict.fromkeys(column for _, column in places))
     groups: dict[tuple[str, str], list[Cell]] = {key: [] for key in itertools.product(rows, columns)}
     for cell in cells:
         groups[place(cell.values)].append(cell)
@@ -200,7 +208,6 @@ def _matrix(grid: Grid, cells: Sequence[Cell], by: Sequence[str], over: Sequence
 
     measured = criterion.column, criterion.test
     mean, on_test = (entries(lambda group, name=name: mean_final(group, name)) for name in measured)
-    failed = entries(lambda group: _any(group, "failed")) & np.isnan(mean)
     shown = entries(lambda group: _text(group, criterion, num_seeds)).tolist()
     worst = criterion.worst(mean, axis=1)  # NaN if an entry is: a row with a missing entry has no worst case
     numeric = len(by) == 1 and all(isinstance(value, int | float) for value in grid.labels[by[0]])
@@ -213,10 +220,10 @@ def _matrix(grid: Grid, cells: Sequence[Cell], by: Sequence[str], over: Sequence
         tuple(column or title(criterion.column) for column in columns),
         num_seeds,
         mean[order],
-        failed[order],
         tuple(tuple(shown[i]) for i in order),
         worst[order] if crossed else None,
         criterion.worst(on_test, axis=1)[order] if crossed else None,
+        tuple(settings[rows[i]] for i in order),
     )
 
 
@@ -259,10 +266,9 @@ def _text(cells: Sequence[Cell], by: Criterion, num_seeds: int) -> str:
     finals = _finals(cells, by.column)
     if not finals.size:
         return "failed" if _any(cells, "failed") else "-"
-    spread = f" \N{PLUS-MINUS SIGN} {by.figure(finals.std(ddof=1))}" if finals.size > 1 else ""
     mark = "*" if _any(cells, "diverged") else ""
     missing = f" ({finals.size} of {num_seeds})" if finals.size < num_seeds else ""
-    return by.figure(finals.mean()) + spread + mark + missing
+    return mean_and_spread(finals, by) + mark + missing
 
 
 def _numbers(column: Any) -> np.ndarray:

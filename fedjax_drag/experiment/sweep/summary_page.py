@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_drag.experiment.figures.labels import first
+from fedjax_drag.experiment.plain import first
 from fedjax_drag.experiment.run.metric_kinds import title
 from fedjax_drag.experiment.sweep import choice
 from fedjax_drag.experiment.sweep.grid import Grid, describe

@@ -21,7 +21,6 @@ from fedjax_drag.experiment.run import environment, folders, planning, results, 
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import HoldsLock, locked
 from fedjax_drag.experiment.run.metric_kinds import is_counted
-from fedjax_drag.experiment.run.saver import import_ahead
 from fedjax_drag.experiment.sweep import choice, latex, outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.choice import Best
 from fedjax_drag.experiment.sweep.grid import Grid, Point, load_grid
@@ -263,16 +262,14 @@ def execute(
     """
     begin(planned)
     grid, folder = planned.grid, planned.folder
-    if folder is not None:
-        import_ahead("pyarrow.parquet")  # for the table, while XLA compiles
     cells: dict[int, Cell] = {}
-    is_new = False
     with unless_quiet(grid.base.name, len(grid.points), 0, quiet, "cell") as bar:
         try:
             for programs, ended in enumerate(_outcomes(planned, quiet, cells_per_program, known)):
                 if ended:
                     cells |= ended
-                    is_new |= folder is not None and sweep_folder.record(folder, grid, _in_order(cells))
+                    if folder is not None:
+                        sweep_folder.record(folder, grid, _in_order(cells))
                     bar.update(len(cells), before=programs == 0)
                 if programs % CLEARED_AFTER == CLEARED_AFTER - 1:
                     jax.clear_caches()
@@ -285,7 +282,7 @@ def execute(
             raise
     ended = _in_order(cells)
     if folder is not None:
-        sweep_folder.draw(folder, grid, ended, is_new)
+        sweep_folder.draw(folder, grid, ended)
     worst = outcome_table.worst_cases(grid, ended)
     return Sweep(tuple(ended), outcome_table.table(grid, ended), worst, choice.best(grid, ended))
 

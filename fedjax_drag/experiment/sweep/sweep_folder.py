@@ -32,22 +32,17 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         raise ValueError(f"{where}: holds something else than a sweep; choose another folder")
 
 
-def record(folder: Path, grid: Grid, cells: Sequence[Cell]) -> bool:
-    """Writes the table and the summary of the cells that have an outcome; returns whether they are new."""
+def record(folder: Path, grid: Grid, cells: Sequence[Cell]) -> None:
+    """Writes the table and the summary of the cells that have an outcome."""
     table = outcome_table.table(grid, cells)
-    files = {TABLE: outcome_table.to_csv(table), SUMMARY: summary(grid, cells)}
-    old = {name: (folder / name).read_bytes() for name in files if (folder / name).is_file()}
-    if old == {name: text.encode() for name, text in files.items()} and (folder / PARQUET).is_file():
-        return False
-    for name, text in files.items():
-        write_text(folder / name, text)
+    write_text(folder / TABLE, outcome_table.to_csv(table))
+    write_text(folder / SUMMARY, summary(grid, cells))
     outcome_table.write_parquet(folder / PARQUET, table)
-    return True
 
 
-def draw(folder: Path, grid: Grid, cells: Sequence[Cell], anew: bool) -> None:
-    """Draws the heat map, if there are two axes beside the seed, and there is none or it is to be drawn anew."""
-    if len([axis for axis in grid.axes if axis != "seed"]) < 2 or not (anew or not (folder / HEATMAP).is_file()):
+def draw(folder: Path, grid: Grid, cells: Sequence[Cell]) -> None:
+    """Draws the heat map, if there are two axes beside the seed."""
+    if len([axis for axis in grid.axes if axis != "seed"]) < 2:
         return
     from fedjax_drag.experiment.figures import style  # imported here: matplotlib is slow
     from fedjax_drag.experiment.sweep import heatmap

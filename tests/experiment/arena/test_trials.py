@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedjax_drag.experiment.arena.protocol import entry_of, load_arena
+from fedjax_drag.experiment.arena.protocol import load_arena
 from fedjax_drag.experiment.arena.trials import Trials, choose, mean_over_seeds
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.sweep import sweep as sweeping
@@ -116,32 +116,32 @@ def test_what_two_of_them_set_is_named(kind, label, values):
 def test_an_unknown_entry_is_named(arena):
     with pytest.raises(ValueError, match="entry='krum': must be one of fedavg, root_only, norm_clipping"):
         arena.only(["krum"])
+    with pytest.raises(ValueError, match=r"^entry='fedavg': must be a list$"):
+        arena.only("fedavg")
 
 
 def test_equal_accuracies_under_other_seeds_are_a_tie():
     arena = load_arena(PROTOCOL | {"tasks": {}, "tuning_seeds": [100, 101, 102]})
-    entry = entry_of("drag", {"settings": {"aggregator.c": [0.1, 0.2]}}, 8)
     finals = {0.1: (0.1, 0.2, 0.3), 0.2: (0.3, 0.1, 0.2)}
     cells = [
         Cell({"aggregator.c": c, "seed": seed}, "done", "", {"validation_accuracy": np.float32([final])})
         for c, values in finals.items()
         for seed, final in zip(arena.tuning_seeds, values, strict=True)
     ]
-    means = mean_over_seeds(arena, entry, arena.opponents[0], cells)
+    means = mean_over_seeds(cells, (2, 1, 1, 3))
     assert means.shape == (2, 1, 1)
     assert len(np.unique(means)) == 1
     assert choose([means])[0].setting == 0
 
 
 def test_a_model_that_is_not_finite_has_failed_and_does_not_count_as_chance():
-    arena = load_arena(PROTOCOL | {"tasks": {}, "entries": {}})
-    opponent, history = arena.opponents[0], {"validation_accuracy": np.float32([0.5, 0.1])}
+    history = {"validation_accuracy": np.float32([0.5, 0.1])}
     cells = [
         Cell({"seed": 7}, "done", "", history),
         Cell({"seed": 8}, "diverged", "parameters are not finite after round 1", history),
         Cell({"seed": 9}, "failed", "no memory", {}),
     ]
-    found = [mean_over_seeds(arena, arena.entries[0], opponent, [cell]).item() for cell in cells]
+    found = [mean_over_seeds([cell], (1, 1, 1, 1)).item() for cell in cells]
     np.testing.assert_allclose(found, [0.1, 0.0, 0.0], rtol=1e-6)
 
 

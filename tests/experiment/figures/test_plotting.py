@@ -1,6 +1,6 @@
 import dataclasses
-import json
 import itertools
+import json
 
 import numpy as np
 import pytest
