@@ -261,4 +261,4 @@ def with_client_seconds(history: Mapping[str, np.ndarray], seconds_per_step: flo
 
 def client_seconds(slowest_steps: np.ndarray, seconds_per_step: float) -> np.ndarray:
     """What the slowest client of every round would have needed so far, summed over the rounds ``[E]``."""
-    return np.cumsum(slowest_steps, dtype=np.int64) * seconds_per_step
+    return np.cumsum(slowest_steps, dtype=np.float64) * seconds_per_step

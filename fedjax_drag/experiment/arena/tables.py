@@ -71,15 +71,13 @@ def about_backdoors() -> str:
 
 def backdoors(standing: Standing) -> list[list[Any]]:
     """What each backdoor has reached, over all tasks: a line of estimates for each entry, below the names."""
-    lines: list[list[Any]] = [["entry", *(_shown(label, name) for label in standing.backdoors for name in REACHED)]]
+    lines: list[list[Any]] = [["entry"]]
+    for label in standing.backdoors:
+        lines[0] += [label, *(f"{label}, {name}" for name in REACHED[1:])]
     for label in standing.scores():
         reached = [standing.rows[label].backdoors[one][name] for one in standing.backdoors for name in REACHED]
         lines.append([label, *(estimate(np.asarray(shares).mean(axis=0)) for shares in reached)])
     return lines
-
-
-def _shown(label: str, name: str) -> str:
-    return label if name == REACHED[0] else f"{label}, {name}"
 
 
 def played(standing: Standing) -> str:

@@ -97,23 +97,21 @@ class Trials(NamedTuple):
           KeyboardInterrupt: stopped by Ctrl-C, after what was computed has been saved.
         """
         choices, failures = self.tune(arena, entry)
+        settings, tasks = [choice.setting for choice in choices], np.arange(len(choices))
+        by = criterion_of(self.config(arena, entry))
         records: list[dict[str, Any]] = [{"task": {}, "setting": {}, "strengths": {}} for _ in choices]
         accuracy, doubts, backdoors = [], [], {}
         for column, opponent in enumerate((*arena.opponents, *arena.backdoors)):
-            grid, points = self._points(arena, entry, opponent, arena.seeds)
-            chosen = [points[c.setting, c.strengths[column], task] for task, c in enumerate(choices)]
-            cells = self._run(arena, entry, FINAL, opponent, dataclasses.replace(grid, points=(*np.concat(chosen),)))
-            by = criterion_of(grid.points[0].config)
+            strengths = [choice.strengths[column] for choice in choices]
+            points, cells = self._cells(arena, entry, FINAL, opponent, (settings, strengths, tasks))
             if opponent in arena.backdoors:
                 read = {"success": (SUCCESS, 0, 1.0), "after": (SUCCESS, -1, 1.0), "accuracy": (ACCURACY.test, 0, 0.0)}
-                shape = len(choices), len(arena.seeds)
-                shares = {name: _shares(cells, *x).reshape(shape).tolist() for name, x in read.items()}
-                backdoors[opponent.label] = shares
+                backdoors[opponent.label] = {name: _shares(cells, *x).tolist() for name, x in read.items()}
             else:
-                accuracy.append(np.reshape([_final(cell, by) for cell in cells], (len(choices), -1)))
+                accuracy.append(_finals(cells, by))
             failures += _failures(cells)
             doubts += _doubts(opponent, cells)
-            for record, choice, (point, *_) in zip(records, choices, chosen, strict=True):
+            for record, choice, (point, *_) in zip(records, choices, points, strict=True):
                 record["task"], record["setting"] = (_of(axes, point.values) for axes in (arena.tasks, entry.settings))
                 record["strengths"][opponent.label] = _of(opponent.strengths, point.values)
                 record[by._replace(on=VALIDATION).column] = choice.worst_case
@@ -123,19 +121,16 @@ class Trials(NamedTuple):
         """What entry and attackers choose in each task, and what went wrong; backdoors meet chosen settings alone."""
         accuracy, failures, by = [], [], criterion_of(self.config(arena, entry))
         for opponent in arena.opponents:
-            grid, points = self._points(arena, entry, opponent, arena.tuning_seeds)
-            cells = self._run(arena, entry, TUNING, opponent, grid)
-            accuracy.append(mean_over_seeds(cells, points.shape, by))
+            _, cells = self._cells(arena, entry, TUNING, opponent)
+            accuracy.append(mean_over_seeds(cells, by))
             failures += _failures(cells)
         choices = choose(accuracy, by)
-        clean = np.array([accuracy[0][choice.setting, 0, task] for task, choice in enumerate(choices)])
+        settings, tasks = [choice.setting for choice in choices], np.arange(len(choices))
+        clean = accuracy[0][settings, 0, tasks]
         for backdoor in arena.backdoors:
-            grid, points = self._points(arena, entry, backdoor, arena.tuning_seeds)
-            points = np.stack([points[choice.setting, :, task] for task, choice in enumerate(choices)])
-            cells = self._run(arena, entry, TUNING, backdoor, dataclasses.replace(grid, points=(*points.ravel(),)))
+            _, cells = self._cells(arena, entry, TUNING, backdoor, (settings, slice(None), tasks))
             success, kept = (
-                _shares(cells, f"{VALIDATION}_{name}", 0, 0.0).reshape(points.shape).mean(axis=-1)
-                for name in (SUCCESS, ACCURACY.name)
+                _shares(cells, f"{VALIDATION}_{name}", 0, 0.0).mean(axis=-1) for name in (SUCCESS, ACCURACY.name)
             )
             failures += _failures(cells)
             for choice, strength in zip(choices, strongest(success, kept, clean), strict=True):
@@ -205,17 +200,27 @@ class Trials(NamedTuple):
         mapping = {**arena.base, **evaluated, **entry.method, "attack": opponent.attack, **name, "axes": axes}
         return load_grid(mapping, code=Code(self.allow_code))
 
-    def _points(
-        self, arena: Arena, entry: Entry, opponent: Opponent, seeds: Sequence[int]
-    ) -> tuple[Grid, Shaped[np.ndarray, "settings strengths tasks seeds"]]:
-        """All runs of an entry against an opponent, and their points by what they differ in."""
-        grid = self.grid(arena, entry, opponent, seeds)
-        sizes = [math.prod(map(len, axes.values())) for axes in (entry.settings, opponent.strengths, arena.tasks)]
-        return grid, np.array(grid.points, object).reshape(*sizes, len(seeds))
-
     def _place(self, arena: Arena, entry: Entry) -> Path | None:
         """The folder of an entry with this protocol and this code."""
         return self.folder and self.folder / f"{key_of(arena, entry)}-{code_of(entry.method)}"
+
+    def _cells(
+        self, arena: Arena, entry: Entry, phase: str, opponent: Opponent, which: Any = ()
+    ) -> tuple[Shaped[np.ndarray, "..."], Shaped[np.ndarray, "..."]]:
+        """The points and the cells of some runs of an entry against an opponent.
+
+        Args:
+          arena: the protocol.
+          entry: of it.
+          phase: of which the seeds are.
+          opponent: of it.
+          which: index of an array of settings, strengths, tasks and seeds; default all.
+        """
+        grid = self.grid(arena, entry, opponent, arena.tuning_seeds if phase == TUNING else arena.seeds)
+        sizes = [math.prod(map(len, axes.values())) for axes in (entry.settings, opponent.strengths, arena.tasks)]
+        points = np.array(grid.points, object).reshape(*sizes, -1)[which]
+        cells = self._run(arena, entry, phase, opponent, dataclasses.replace(grid, points=(*points.flat,)))
+        return points, np.array(cells, object).reshape(points.shape)
 
     def _run(self, arena: Arena, entry: Entry, phase: str, opponent: Opponent, grid: Grid) -> Sequence[Cell]:
         place = self._place(arena, entry)
@@ -274,18 +279,10 @@ def key_of(arena: Arena, entry: Entry) -> str:
     return f"{slug(entry.label)}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 
 
-def mean_over_seeds(
-    cells: Sequence[Cell], shape: Sequence[int], by: Criterion = ACCURACY
-) -> Float[np.ndarray, "settings strengths tasks"]:
-    """Validation figures at the end; the sums are exact, so that equal ones in another order are a tie.
-
-    Args:
-      cells: of a grid.
-      shape: of the grid: settings, strengths, tasks and seeds.
-      by: what they are figures of.
-    """
-    finals = np.reshape([_final(cell, by._replace(on=VALIDATION)) for cell in cells], shape)
-    return np.apply_along_axis(math.fsum, -1, finals) / shape[-1]
+def mean_over_seeds(cells: Shaped[np.ndarray, "*axes seeds"], by: Criterion = ACCURACY) -> Float[np.ndarray, "*axes"]:
+    """Validation figures at the end; the sums are exact, so that equal ones in another order are a tie."""
+    finals = _finals(cells, by._replace(on=VALIDATION))
+    return np.apply_along_axis(math.fsum, -1, finals) / finals.shape[-1]
 
 
 def criterion_of(config: Config) -> Criterion:
@@ -300,30 +297,30 @@ def criterion_of(config: Config) -> Criterion:
     return Criterion.of([accuracy()] if metrics is None else metrics, config.metric)
 
 
-def _final(cell: Cell, by: Criterion) -> float:
-    """A figure at the end of a run; the worst of one that failed, and of a model that is not finite."""
-    if by.column in cell.history and cell.status != "diverged":
-        final = float(np.float32(cell.history[by.column][-1]))  # in float32 also where it was read back
-        if math.isfinite(final):
-            return final
-    return of_failed(by)
+def _finals(cells: Shaped[np.ndarray, "*axes"], by: Criterion) -> Float[np.ndarray, "*axes"]:
+    """Figures at the end of runs; the worst of one that failed, and of a model that is not finite."""
+    histories = [cell.history if cell.status != "diverged" else {} for cell in cells.flat]
+    finals = np.array([history.get(by.column, [np.nan])[-1] for history in histories], np.float32)  # as in memory
+    return np.where(np.isfinite(finals), finals, of_failed(by)).astype(float).reshape(cells.shape)
 
 
-def _shares(cells: Sequence[Cell], column: str, evaluation: int, failed: float) -> Float[np.ndarray, " cells"]:
+def _shares(
+    cells: Shaped[np.ndarray, "*axes"], column: str, evaluation: int, failed: float
+) -> Float[np.ndarray, "*axes"]:
     """A share at an evaluation of each run; ``failed`` of one that failed, and of a model that is not finite."""
-    values = [cell.history[column][evaluation] if cell.status == "done" else np.nan for cell in cells]
-    return np.nan_to_num(np.array(values, np.float32), nan=failed).astype(float)
+    values = [cell.history[column][evaluation] if cell.status == "done" else np.nan for cell in cells.flat]
+    return np.nan_to_num(np.array(values, np.float32), nan=failed).astype(float).reshape(cells.shape)
 
 
-def _failures(cells: Sequence[Cell]) -> list[str]:
-    return [cell.message for cell in cells if cell.status == "failed"]
+def _failures(cells: Shaped[np.ndarray, "*axes"]) -> list[str]:
+    return [cell.message for cell in cells.flat if cell.status == "failed"]
 
 
-def _doubts(opponent: Opponent, cells: Sequence[Cell]) -> list[str]:
+def _doubts(opponent: Opponent, cells: Shaped[np.ndarray, "*axes"]) -> list[str]:
     """How many models against it are not finite, and in how many runs the last messages were all rejected."""
     kinds = {"not finite": "diverged", "last messages all rejected": "done"}
-    counts = {what: sum(c.status == status and bool(c.message) for c in cells) for what, status in kinds.items()}
-    return [f"{opponent.label}: {number} of {len(cells)} runs {what}" for what, number in counts.items() if number]
+    counts = {what: sum(c.status == status and bool(c.message) for c in cells.flat) for what, status in kinds.items()}
+    return [f"{opponent.label}: {number} of {cells.size} runs {what}" for what, number in counts.items() if number]
 
 
 def _of(axes: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

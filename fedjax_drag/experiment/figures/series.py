@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_drag.experiment.config.config import Config, flatten
+from fedjax_drag.experiment.config.config import flatten
 from fedjax_drag.experiment.figures.labels import clean, distinct
-from fedjax_drag.experiment.run.metric_kinds import is_counted
 from fedjax_drag.experiment.run.results import StoredRun
 from fedjax_drag.simulation.criterion import common
 
@@ -59,7 +58,7 @@ def measured(runs: Sequence[StoredRun], metric: str, against: str = ROUND) -> li
     Raises:
       ValueError: no run has such a column, with one number for each evaluation.
     """
-    columns = [{name for name, x in run.history.items() if x.ndim == 1} for run in runs]
+    columns = [{name for name in run.history if run.scalars(name) is not None} for run in runs]
     known = set[str]().union(*columns)
     for option, column, allowed in (("metric", metric, known - {ROUND}), ("against", against, known)):
         if known and column not in allowed:
@@ -76,7 +75,7 @@ def curves(runs: Sequence[StoredRun], metric: str, given: Sequence[str | None], 
       given: the label that was chosen for each run, or None; runs with different labels have lines of their own.
       against: the column on the horizontal axis; costs are added up over the rounds.
     """
-    identities = [_identity(run.config) for run in runs]
+    identities = [json.dumps(flatten(run.config) | {"seed": None}, sort_keys=True) for run in runs]
     chosen = {same: label for same, label in zip(identities, given, strict=True) if label is not None}
     groups: dict[tuple[str, str | None], list[StoredRun]] = {}
     for run, same, label in zip(runs, identities, given, strict=True):
@@ -113,11 +112,6 @@ def given_labels(labels: Sequence[str], folders: Sequence[Path]) -> list[str | N
     return [named.get(folder) or next(following, None) for folder in folders]
 
 
-def _identity(config: Config) -> str:
-    """Equal for configurations that differ only by seed."""
-    return json.dumps({key: value for key, value in flatten(config).items() if key != "seed"}, sort_keys=True)
-
-
 def _curve(label: str, metric: str, against: str, group: Sequence[StoredRun]) -> Curve:
     rounds = group[0].history[ROUND]
     for run in group[1:]:
@@ -125,13 +119,9 @@ def _curve(label: str, metric: str, against: str, group: Sequence[StoredRun]) ->
     if not rounds.size:
         raise ValueError(f"{str(group[-1].folder)!r}: no evaluation in a round in which the other seeds have one")
     shared = [np.isin(run.history[ROUND], rounds) for run in group]
-    values = np.stack([_spent(run, metric)[both] for run, both in zip(group, shared, strict=True)])
-    x = np.stack([_spent(run, against)[both] for run, both in zip(group, shared, strict=True)])
+    x, values = (
+        np.stack([np.asarray(run.spent(column))[both] for run, both in zip(group, shared, strict=True)])
+        for column in (against, metric)
+    )
     is_cut = any(run.history[ROUND][-1] > rounds[-1] for run in group)
     return Curve(label, x.mean(0), values.mean(0), values.min(0), values.max(0), len(group), is_cut)
-
-
-def _spent(run: StoredRun, column: str) -> np.ndarray:
-    """A column of a history; what it counts since the last evaluation is added up."""
-    values = run.history[column]
-    return np.cumsum(values) if is_counted(column) else values

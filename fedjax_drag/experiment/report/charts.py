@@ -145,6 +145,13 @@ def numbers(values: np.ndarray, digits: int = 5) -> list[Any]:
     return [float(f"{x:.{digits}g}") if abs(x) < _LARGEST else None for x in values.tolist()]
 
 
+def edges(places: Sequence[float] | np.ndarray) -> np.ndarray:
+    """The edges of cells with these middles, one more than they are."""
+    middles = np.array(places, float)
+    first, last = np.diff(middles)[[0, -1]] / 2 if len(middles) > 1 else (0.5, 0.5)
+    return np.array([middles[0] - first, *(middles[1:] + middles[:-1]) / 2, middles[-1] + last])
+
+
 def thinned(number: int, most: int = MOST_POINTS) -> np.ndarray:
     """Which of so many points are drawn, the first and the last among them."""
     return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(int))

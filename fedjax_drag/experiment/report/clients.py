@@ -173,8 +173,9 @@ def _heat_map(cohorts: _Cohorts, values: np.ndarray, title: str, kept: np.ndarra
         muted = {"z": charts.numbers(np.where(gone, 1.0, np.nan)), "showscale": False, "meta": charts.MUTED}
         data.append(common | muted | {"hovertemplate": f"{said}{cohorts.reason}<extra></extra>"})
     if num_malicious.any():
-        border = {"x": _edges(cohorts.rounds[kept]), "y": np.pad(num_malicious - 0.5, 1, "edge").tolist()}
-        style = {"mode": "lines", "hoverinfo": "skip", "line": {"width": 2.5, "shape": "hvh"}, "meta": charts.INK}
+        heights = [*num_malicious - 0.5, num_malicious[-1] - 0.5]
+        border = {"x": charts.edges(cohorts.rounds[kept]).tolist(), "y": heights}
+        style = {"mode": "lines", "hoverinfo": "skip", "line": {"width": 2.5, "shape": "hv"}, "meta": charts.INK}
         data.append(border | style)
     layout = {
         "xaxis": {"title": {"text": "communication round"}, "showgrid": False},
@@ -183,12 +184,6 @@ def _heat_map(cohorts: _Cohorts, values: np.ndarray, title: str, kept: np.ndarra
         "meta": labels,
     }
     return {"data": data, "layout": layout}
-
-
-def _edges(rounds: np.ndarray) -> list[float]:
-    """The rounds of a heat map's columns between its left and its right edge."""
-    first, last = (np.diff(rounds)[[0, -1]] / 2).tolist() if len(rounds) > 1 else (0.5, 0.5)
-    return [rounds[0] - first, *rounds.tolist(), rounds[-1] + last]
 
 
 def _colors(shown: np.ndarray) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Charts as still images, for pages without plotly.js."""
 
 import html
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from fedjax_drag.experiment.figures import style
-from fedjax_drag.experiment.report.charts import INK, MUTED, Chart
+from fedjax_drag.experiment.report.charts import INK, MUTED, Chart, edges
 
 _WIDTH, _HEIGHT, _PIXELS = 6.4, 2.8, 100  # inches; pixels of an inch
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#b85a8f", "#a87400", "#3a94c9", "#101010", "#6f5fb0")
@@ -31,7 +30,7 @@ def picture(chart: Chart) -> Markup:
         if trace.get("type") == "heatmap":
             _heat_map(figure, axes, trace)
         elif trace["meta"] == INK:
-            axes.step(trace["x"], trace["y"], where="mid", color=style.INK, linewidth=2)
+            axes.step(trace["x"], trace["y"], where="post", color=style.INK, linewidth=2)
         elif "name" in trace:
             _line(axes, trace)
     for shape in layout.get("shapes", ()):
@@ -73,15 +72,8 @@ def _heat_map(figure: Figure, axes: Axes, trace: dict[str, Any]) -> None:
     scale = [(0.0, _GONE), (1.0, _GONE)] if trace["meta"] == MUTED else trace["colorscale"]
     colors = "cividis" if scale == "Cividis" else LinearSegmentedColormap.from_list("", scale)
     rows, columns = values.shape
-    x, y = _edges(trace.get("x", range(columns))), _edges(range(rows))
+    x, y = edges(trace.get("x", range(columns))), edges(range(rows))
     drawn = axes.pcolormesh(x, y, values, cmap=colors, rasterized=True)
     drawn.set_clim(trace.get("zmin"), trace.get("zmax"))
     if trace.get("showscale", True):
         figure.colorbar(drawn, ax=axes).outline.set_visible(False)
-
-
-def _edges(places: Sequence[float]) -> np.ndarray:
-    """The edges of cells with these middles."""
-    middles = np.array(places, float)
-    first, last = np.diff(middles)[[0, -1]] / 2 if len(middles) > 1 else (0.5, 0.5)
-    return np.array([middles[0] - first, *(middles[1:] + middles[:-1]) / 2, middles[-1] + last])

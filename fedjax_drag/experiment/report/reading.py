@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedjax_drag.experiment.build.experiment import load, variants
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.yaml_text import written
@@ -44,11 +42,6 @@ class ReportedRun(StoredRun):
     environment: dict[str, Any]
     place: str = ""
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def scalars(self, name: str) -> np.ndarray | None:
-        """A quantity of which there is one number for each evaluation ``[E]``; None if it is not that, or not there."""
-        found = self.history.get(name)
-        return found if found is not None and found.ndim == 1 else None
 
 
 @dataclasses.dataclass(frozen=True)

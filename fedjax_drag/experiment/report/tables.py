@@ -130,9 +130,9 @@ def _columns(by: Criterion, target: float | None) -> list[ResultColumn]:
         columns.append(column(f"test {by.label} there", lambda run: best_of(run, by).test_value))
     columns.append(column("worst tenth of the clients", lambda run: _worst_tenth(run, by)))
     for name, spent, form in (
-        ("rounds", lambda run: run.history["round"], ",.0f"),
-        ("client seconds", lambda run: run.scalars("client_seconds"), ".3g"),
-        ("simulated seconds", _simulated_seconds, ".4g"),
+        ("rounds", lambda run: run.spent("round"), ",.0f"),
+        ("client seconds", lambda run: run.spent("client_seconds"), ".3g"),
+        ("simulated seconds", lambda run: run.spent("seconds"), ".4g"),
         ("MB sent", _megabytes, ",.0f"),
     ):
 
@@ -163,13 +163,7 @@ def _worst_tenth(run: ReportedRun, by: Criterion) -> float | None:
     return None if found is None else float(found[-1])
 
 
-def _simulated_seconds(run: ReportedRun) -> np.ndarray | None:
-    """What the rounds have lasted so far, by the run's clock ``[E]``; None without one."""
-    seconds = run.scalars("seconds")
-    return None if seconds is None else np.cumsum(seconds)
-
-
 def _megabytes(run: ReportedRun) -> np.ndarray | None:
     """Bytes to and from clients so far, in millions ``[E]``; None if they were not counted."""
-    down, up = run.scalars("bytes_down"), run.scalars("bytes_up")
-    return None if down is None or up is None else np.cumsum(down + up) / 1e6
+    down, up = run.spent("bytes_down"), run.spent("bytes_up")
+    return None if down is None or up is None else (down + up) / 1e6

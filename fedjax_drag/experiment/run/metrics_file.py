@@ -119,7 +119,9 @@ def typed(history: History, dtypes: Any) -> History:
 
 
 def join(earlier: History, later: Mapping[str, Any]) -> History:
-    """The history of a run and of its continuation, with the continuation's types."""
+    """The history of a run and of its continuation, with the continuation's types; either may be empty."""
+    if not (earlier and later):
+        return {**earlier, **later}
     return {
         key: np.concatenate([np.asarray(earlier[key], np.asarray(value).dtype), np.asarray(value)])
         for key, value in later.items()

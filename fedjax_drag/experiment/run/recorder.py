@@ -164,10 +164,7 @@ class Recorder:
         """Writes the summary; returns the result with the history and the timing from before a resume."""
         if self.seconds_per_step is not None:
             result = result._replace(seconds_per_step=self.seconds_per_step)
-        history = self.history
-        if result.history:
-            history = metrics_file.join(self.history, result.history) if self.history else result.history
-        history = with_client_seconds(history, result.seconds_per_step)
+        history = with_client_seconds(metrics_file.join(self.history, result.history), result.seconds_per_step)
         done = int(history["round"][-1]) - self.start
         seconds = result.seconds + result.compile_seconds if done or "rounds" not in self._before else 0.0
         figures = summary(history, self._seconds_before + seconds, result.compile_seconds, self._criterion)

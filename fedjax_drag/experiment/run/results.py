@@ -9,12 +9,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.plain import finite, first, read_mapping
 from fedjax_drag.experiment.run import environment, metrics_file
 from fedjax_drag.experiment.run.environment import ENVIRONMENT
+from fedjax_drag.experiment.run.metric_kinds import is_counted
 from fedjax_drag.experiment.run.metrics_file import METRICS, History
 from fedjax_drag.files import write_text
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
@@ -65,6 +68,16 @@ class StoredRun:
         if self.left_out:
             return f"{str(self.folder / METRICS)!r}: {self.left_out} from a checkpoint"
         return "" if self.history else f"{str(self.folder)!r}: no evaluation yet"
+
+    def scalars(self, name: str) -> np.ndarray | None:
+        """A quantity of which there is one number for each evaluation ``[E]``; None if it is not that, or not there."""
+        found = self.history.get(name)
+        return found if found is not None and found.ndim == 1 else None
+
+    def spent(self, name: str) -> np.ndarray | None:
+        """The same, added up over the rounds if it counts since the evaluation before."""
+        found = self.scalars(name)
+        return np.cumsum(found) if found is not None and is_counted(name) else found
 
     @property
     def diverged_at(self) -> int | None:

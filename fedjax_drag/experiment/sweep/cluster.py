@@ -173,27 +173,24 @@ def divided(points: Sequence[Any], parts: int) -> list[Sequence[Any]]:
     return [points[start:end] for start, end in itertools.pairwise(ends)]
 
 
+@dataclasses.dataclass
 class JobQueue:
     """Shares of a sweep that wait for a job, and jobs that run.
 
-    Args:
+    Attributes:
       submit: ``([share, ...]) -> [job, ...]``, the jobs being submitit's.
       share: ``(points) -> share``, a :class:`JobShare` of some cells.
       most: jobs that run at once.
       ended: ``(number) -> None`` is called when so many more cells have an outcome.
     """
 
-    def __init__(
-        self,
-        submit: Callable[[list[Any]], list[Any]],
-        share: Callable[[Sequence[Point]], Any],
-        most: int,
-        ended: Callable[[int], Any],
-    ):
-        self._submit, self._share, self._most, self._ended = submit, share, most, ended
-        self._waiting: collections.deque[tuple[Any, int]] = collections.deque()
-        self._running: list[_Running] = []
-        self._cells: dict[str, Cell] = {}
+    submit: Callable[[list[Any]], list[Any]]
+    share: Callable[[Sequence[Point]], Any]
+    most: int
+    ended: Callable[[int], Any]
+    _waiting: collections.deque[tuple[Any, int]] = dataclasses.field(default_factory=collections.deque)
+    _running: list["_Running"] = dataclasses.field(default_factory=list)
+    _cells: dict[str, Cell] = dataclasses.field(default_factory=dict)
 
     def run(self, shares: Iterable[Any]) -> dict[str, Cell]:
         """Runs all shares to their end.
@@ -225,11 +222,11 @@ class JobQueue:
 
     def _fill(self) -> None:
         """Submits what waits, as far as jobs are free."""
-        number = min(self._most - len(self._running), len(self._waiting))
+        number = min(self.most - len(self._running), len(self._waiting))
         chosen = [self._waiting.popleft() for _ in range(number)]
         if chosen:
             before = [share.evaluated() for share, _ in chosen]
-            jobs = self._submit([share for share, _ in chosen])
+            jobs = self.submit([share for share, _ in chosen])
             for (share, deaths), job, evaluated in zip(chosen, jobs, before, strict=True):
                 self._running.append(_Running(share, job, deaths, evaluated))
 
@@ -238,14 +235,14 @@ class JobQueue:
         from submitit.core.utils import FailedJobError
 
         left, raised = one.share.left(), isinstance(error, FailedJobError)  # it would be raised again
-        self._ended(len(one.share.points) - len(left))
+        self.ended(len(one.share.points) - len(left))
         came_further = one.share.evaluated() > one.evaluated
         deaths = one.deaths + 1 if len(left) == 1 and not came_further else 0
         reason = _reason(one.job, error, raised)
         remedy = ""
         if left and (came_further or not (raised or deaths == MOST_DEATHS)):
             parts = divided(left, 1 if came_further else 2)
-            self._waiting.extend((self._share(part), deaths) for part in parts)
+            self._waiting.extend((self.share(part), deaths) for part in parts)
             cells = f"{len(left)} cell{'s' if len(left) > 1 else ''}"
             remedy = f"; submitted again with {cells}{' in two jobs' if len(parts) == 2 else ''}"
         else:
@@ -254,7 +251,7 @@ class JobQueue:
 
     def _record(self, points: Sequence[Point], cells: Sequence[Cell]) -> None:
         self._cells |= {point.folder: cell for point, cell in zip(points, cells, strict=True)}
-        self._ended(len(points))
+        self.ended(len(points))
 
 
 @dataclasses.dataclass

@@ -36,7 +36,8 @@ def latex(
     metric = compared.column if metric is None else metric
     measured = dict.fromkeys(name for history in histories for name, x in history.items() if np.ndim(x) == 1)
     checks.one_of("metric", metric, measured)
-    by_metric = _criterion(metric, compared)
+    own = Criterion(metric, higher_is_better(metric), kind(metric) is MetricKind.SHARE)
+    by_metric = compared if metric in (compared.column, compared.test) else own
     axes = {axis: list(dict.fromkeys(cell.values[axis] for cell in cells)) for axis in cells[0].values}
     by, over = _sides([axis for axis in axes if axis != "seed"], rows, columns)
     lines, heads = ([*itertools.product(*(axes[axis] for axis in side))] for side in (by, over))
@@ -94,13 +95,6 @@ def _head(by: Sequence[str], labels: Sequence[Sequence[str]], metric: str) -> li
         cells = [text if width == 1 else rf"\multicolumn{{{width}}}{{c}}{{{text}}}" for text, width in spans]
         lines.append(_line([*(names if depth == len(labels[0]) else [""] * len(names)), *cells]))
     return lines
-
-
-def _criterion(metric: str, compared: Criterion) -> Criterion:
-    """What a metric is like: that by which cells are compared, or its own direction and kind."""
-    if metric in (compared.column, compared.test):
-        return compared
-    return Criterion(metric, higher_is_better(metric), kind(metric) is MetricKind.SHARE)
 
 
 def _column(groups: Sequence[Sequence[Cell]], metric: str, by: Criterion, ties: bool) -> list[str]:

@@ -102,7 +102,7 @@ def test_a_run_that_failed_has_the_worst_figure(by, failed):
         Cell({}, "failed", "no memory", {}),
         Cell({}, "done", "", infinite),
     ]
-    found = [mean_over_seeds([cell], (1, 1, 1, 1), by).item() for cell in cells]
+    found = [mean_over_seeds(np.array([[cell]], object), by).item() for cell in cells]
     np.testing.assert_array_equal(found, [0.25, failed, failed, failed])
 
 

@@ -128,7 +128,7 @@ def test_equal_accuracies_under_other_seeds_are_a_tie():
         for c, values in finals.items()
         for seed, final in zip(arena.tuning_seeds, values, strict=True)
     ]
-    means = mean_over_seeds(cells, (2, 1, 1, 3))
+    means = mean_over_seeds(np.array(cells, object).reshape(2, 1, 1, 3))
     assert means.shape == (2, 1, 1)
     assert len(np.unique(means)) == 1
     assert choose([means])[0].setting == 0
@@ -141,7 +141,7 @@ def test_a_model_that_is_not_finite_has_failed_and_does_not_count_as_chance():
         Cell({"seed": 8}, "diverged", "parameters are not finite after round 1", history),
         Cell({"seed": 9}, "failed", "no memory", {}),
     ]
-    found = [mean_over_seeds([cell], (1, 1, 1, 1)).item() for cell in cells]
+    found = [mean_over_seeds(np.array([[cell]], object)).item() for cell in cells]
     np.testing.assert_allclose(found, [0.1, 0.0, 0.0], rtol=1e-6)
 
 

@@ -241,7 +241,7 @@ def test_clients_are_drawn_with_malicious_ones_first_and_expelled_ones_painted_o
     assert values["z"] == [[0.5, 0.5, None], [0.1] * 3, [0.3] * 3]
     assert chart["layout"]["yaxis"]["ticktext"] == ["\N{MULTIPLICATION X} 5", "1", "3"]
     assert gone["z"] == [[None, None, 1], [None] * 3, [None] * 3]
-    assert (border["x"], border["y"]) == ([0.5, 1, 2, 3, 3.5], [0.5] * 5)  # from edge to edge
+    assert (border["x"], border["y"]) == ([0.5, 1.5, 2.5, 3.5], [0.5] * 4)  # from edge to edge
     benign = found.chart("correction coefficient alpha: mean")["data"][2]
     assert benign["y"] == pytest.approx([0.2] * 3)
     assert "marked \N{MULTIPLICATION X} and above the line: 5." in found.shown
@@ -287,7 +287,7 @@ def test_malicious_clients_that_change_are_marked_by_place_in_the_cohort(page, t
     values, border = found.chart("cosine with the reference of each client")["data"]
     assert values["z"] == [[-0.5, -0.1], [0.3, -0.3], [0.1, 0.5]]
     assert values["customdata"] == [[5, 1], [3, 3], [1, 5]]
-    assert border["y"] == [0.5, 0.5, 1.5, 1.5]
+    assert border["y"] == [0.5, 1.5, 1.5]
 
 
 def test_skew_is_made_again_from_the_configuration_where_the_data_are(page, tmp_path):
