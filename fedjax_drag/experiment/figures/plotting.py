@@ -209,7 +209,8 @@ def _limit_along(axes: Axes, values: np.ndarray, against: str) -> None:
         axes.set_xlim(0 if 0 <= first <= 0.2 * last else first, last if last > first else last + 1)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=against == ROUND))
     if metric_kinds.kind(against) is MetricKind.COST and against != ROUND:
-        axes.xaxis.set_major_formatter(EngFormatter("B" if against.startswith("bytes") else ""))
+        unit = "B" if against.startswith("bytes") else "s" if against.endswith("seconds") else ""
+        axes.xaxis.set_major_formatter(EngFormatter(unit))
 
 
 def _label_ends(axes: Axes, lines: Sequence[Curve], labels: Sequence[str]) -> list[Text]:

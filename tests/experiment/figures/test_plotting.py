@@ -196,6 +196,13 @@ def test_costs_are_added_up_along_the_horizontal_axis(write):
     assert len(axes.lines) == 2
 
 
+def test_half_a_second_is_500_ms(write):
+    folder = write("a")
+    rewrite(folder, round=[1, 2], test_accuracy=[0.2, 0.4], seconds=[0.25, 0.25])
+    (axes,) = draw(folder, against="seconds").axes
+    assert axes.xaxis.get_major_formatter()(0.5) == "500 ms"
+
+
 def test_a_line_without_bound_on_its_cost_is_level(write):
     spent, unbounded = write("a"), write("b", "aggregator=fedavg")
     rewrite(spent, round=[1, 2, 3], test_accuracy=[0.2, 0.4, 0.6], epsilon=[1.0, 1.5, 2.0])
