@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy import stats
+from scipy.special import stdtrit  # scipy.stats is slow to import
 
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 
@@ -44,5 +44,5 @@ def estimate(by_seed: Float[np.ndarray, " seeds"]) -> Estimate:
     number = len(by_seed)
     if number < 2:
         return Estimate(float(by_seed.mean()), float("nan"))
-    half = stats.t.ppf((1 + LEVEL) / 2, number - 1) * by_seed.std(ddof=1) / np.sqrt(number)
+    half = stdtrit(number - 1, (1 + LEVEL) / 2) * by_seed.std(ddof=1) / np.sqrt(number)
     return Estimate(float(by_seed.mean()), float(half))

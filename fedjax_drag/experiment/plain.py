@@ -1,10 +1,10 @@
-"""Arrays and other values as JSON."""
+"""Values as JSON and as files that may hold anything have them, and lists of them in groups."""
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,18 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Items by key, in the order in which the keys appear."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def first(texts: Sequence[str], most: int) -> list[str]:

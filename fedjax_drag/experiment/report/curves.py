@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_drag.experiment.plain import grouped
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Chart, Line
 from fedjax_drag.experiment.report.reading import ReportedRun
@@ -94,9 +95,7 @@ class Block(NamedTuple):
 
 def groups(runs: Sequence[ReportedRun]) -> list[Group]:
     """The runs by row and column, in their order."""
-    found: dict[tuple[str, str], list[ReportedRun]] = {}
-    for run in runs:
-        found.setdefault((run.row, run.column), []).append(run)
+    found = grouped(runs, lambda run: (run.row, run.column))
     return [Group(row, column, tuple(same)) for (row, column), same in found.items()]
 
 

@@ -9,9 +9,10 @@ import numpy as np
 from fedjax_drag import notebook
 from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.intervals import estimate, mean_and_spread
+from fedjax_drag.experiment.plain import grouped
 from fedjax_drag.experiment.report import csv_files
 from fedjax_drag.experiment.report.curves import Group, criterion_of, groups
-from fedjax_drag.experiment.report.reading import Found, ReportedRun, cells
+from fedjax_drag.experiment.report.reading import Found, cells
 from fedjax_drag.experiment.report.tables import DASH
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.sweep import outcome_table
@@ -92,13 +93,10 @@ def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, MatrixTa
     if grid is None or len(axes) != 2:
         return []
     others = [axis for axis in grid.axes if axis not in ("seed", *axes) and not is_condition(axis)]
-    by_place: dict[tuple[Any, ...], list[ReportedRun]] = {}
-    for run in found.runs:
-        name = outcome_table.setting(grid, run.values, others)
-        by_place.setdefault((name, *(run.values[axis] for axis in axes)), []).append(run)
+    place = lambda run: (outcome_table.setting(grid, run.values, others), *(run.values[axis] for axis in axes))
     by = criterion_of(groups(found.runs))
     merit = lambda group: float(by.merits(group.final(by.column)))
-    worst = {place: min(groups(runs), key=merit).finals(by.column) for place, runs in by_place.items()}
+    worst = {key: min(groups(runs), key=merit).finals(by.column) for key, runs in grouped(found.runs, place).items()}
     rows, columns = (outcome_table.texts(grid.labels[axis]) for axis in axes)
     labels = [outcome_table.setting(grid, {axes[0]: value}, axes[:1]) for value in rows]
     heads = [(axes[1], [(text, 1) for text in columns.values()])]

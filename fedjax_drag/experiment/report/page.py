@@ -12,7 +12,7 @@ import numpy as np
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.config import slug
 from fedjax_drag.experiment.figures.labels import clean, header, method
-from fedjax_drag.experiment.plain import finite, first
+from fedjax_drag.experiment.plain import finite, first, grouped
 from fedjax_drag.experiment.report import charts, clients, csv_files, curves, matrices, parameters, skew, tables
 from fedjax_drag.experiment.report.curves import Group
 from fedjax_drag.experiment.report.matrices import MatrixTable
@@ -179,11 +179,9 @@ def _shown(by: Criterion, value: float) -> str:
 
 def _wrong(runs: Sequence[ReportedRun]) -> list[tuple[str, str]]:
     """Messages of runs that did not come to a good end, with the runs that they are about."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        if run.status != "done":
-            found.setdefault(f"{run.status}: {run.message}" if run.message else run.status, []).append(run.label)
-    return [(message, "; ".join(first(labels, 4))) for message, labels in found.items()]
+    said = lambda run: f"{run.status}: {run.message}" if run.message else run.status
+    found = grouped([run for run in runs if run.status != "done"], said)
+    return [(message, "; ".join(first([run.label for run in same], 4))) for message, same in found.items()]
 
 
 def _environments(runs: Sequence[ReportedRun]) -> list[str]:

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 
 from fedjax_drag.experiment.config.config import is_condition
+from fedjax_drag.experiment.plain import grouped
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Line
 from fedjax_drag.experiment.report.curves import Block, Group, block, criterion_of, groups
-from fedjax_drag.experiment.report.reading import Found, ReportedRun
+from fedjax_drag.experiment.report.reading import Found
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.sweep import outcome_table
 
@@ -39,29 +40,25 @@ def blocks(found: Found) -> list[Block]:
     others = [other for other in grid.axes if other not in ("seed", axis)]
     choices, conditions = ([x for x in others if is_condition(x) is wanted] for wanted in (False, True))
     by, over = (choices, conditions) if choices else (conditions, [])
-    lines: dict[tuple[str, str], list[ReportedRun]] = {}
-    for run in found.runs:
-        row, column = (outcome_table.setting(grid, run.values, axes) for axes in (by, over))
-        lines.setdefault((row or found.name, column), []).append(run)
+    named = lambda run: tuple(outcome_table.setting(grid, run.values, axes) for axes in (by, over))
     criterion = criterion_of(groups(found.runs))
     title = f"final {metric_kinds.title(criterion.column)}"
-    drawn = [
-        (Group(*names, tuple(runs)), _line(names[0], runs, axis, criterion.column)) for names, runs in lines.items()
-    ]
+    drawn = []
+    for (row, column), runs in grouped(found.runs, named).items():
+        group = Group(row or found.name, column, tuple(runs))
+        drawn.append((group, _line(group, axis, criterion.column)))
     made = block(
         title, drawn, f"{title} by {axis}", criterion.is_share, _axis(axis, outcome_table.texts(grid.labels[axis]))
     )
     return [one._replace(title=f"{title} by {axis}") for one in made]
 
 
-def _line(name: str, runs: list[ReportedRun], axis: str, metric: str) -> Line | None:
+def _line(group: Group, axis: str, metric: str) -> Line | None:
     """The metric at the end by value, over the seeds; None without a run that has begun."""
-    by_value: dict[float, tuple[ReportedRun, ...]] = {}
-    for run in sorted(runs, key=lambda run: float(run.values[axis])):
-        value = float(run.values[axis])
-        by_value[value] = (*by_value.get(value, ()), run)
-    finals = {value: ended for value, same in by_value.items() if (ended := Group("", "", same).finals(metric))}
-    return charts.over_seeds(name, np.array(list(finals)), finals.values()) if finals else None
+    by_value = grouped(group.runs, lambda run: float(run.values[axis]))
+    ended = {value: Group("", "", tuple(by_value[value])).finals(metric) for value in sorted(by_value)}
+    finals = {value: same for value, same in ended.items() if same}
+    return charts.over_seeds(group.row, np.array(list(finals)), finals.values()) if finals else None
 
 
 def _axis(name: str, texts: dict[Any, str]) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 import itertools
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from fedjax_drag import checks
 from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.intervals import LEVEL, Estimate, estimate
+from fedjax_drag.experiment.plain import grouped
 from fedjax_drag.experiment.run.metric_kinds import MetricKind, higher_is_better, kind, title
 from fedjax_drag.experiment.sweep.grid import describe
 from fedjax_drag.experiment.sweep.outcome_table import COMPLETE, Cell, criterion_of, mean_final, texts
@@ -41,9 +41,7 @@ def latex(
     axes = {axis: list(dict.fromkeys(cell.values[axis] for cell in cells)) for axis in cells[0].values}
     by, over = _sides([axis for axis in axes if axis != "seed"], rows, columns)
     lines, heads = ([*itertools.product(*(axes[axis] for axis in side))] for side in (by, over))
-    groups: dict[tuple[Any, ...], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(tuple(cell.values[axis] for axis in (*by, *over)), []).append(cell)
+    groups = grouped(cells, lambda cell: tuple(cell.values[axis] for axis in (*by, *over)))
     labels = {axis: texts(values) for axis, values in axes.items()}
     found = [[groups.get((*line, *head), []) for line in lines] for head in heads]
     entries = [_column(column, metric, by_metric, ties) for column in found]

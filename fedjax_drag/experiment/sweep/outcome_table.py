@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import io
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.intervals import mean_and_spread
+from fedjax_drag.experiment.plain import grouped
 from fedjax_drag.experiment.run.metric_kinds import is_counted, title
 from fedjax_drag.experiment.run.metrics_file import History
 from fedjax_drag.experiment.sweep.grid import Grid, describe
@@ -198,13 +198,11 @@ def _matrix(grid: Grid, cells: Sequence[Cell], by: Sequence[str], over: Sequence
     places = {place(point.values): point.values for point in grid.points}
     settings = {row: {axis: values[axis] for axis in by} for (row, _), values in places.items()}
     rows, columns = tuple(settings), tuple(dict.fromkeys(column for _, column in places))
-    groups: dict[tuple[str, str], list[Cell]] = {key: [] for key in itertools.product(rows, columns)}
-    for cell in cells:
-        groups[place(cell.values)].append(cell)
+    groups = grouped(cells, lambda cell: place(cell.values))
     num_seeds, criterion = len(grid.points) // len(places), criterion_of(cells)
 
     def entries(of: Callable[[list[Cell]], Any]) -> np.ndarray:
-        return np.array([[of(groups[row, column]) for column in columns] for row in rows])
+        return np.array([[of(groups.get((row, column), [])) for column in columns] for row in rows])
 
     measured = criterion.column, criterion.test
     mean, on_test = (entries(lambda group, name=name: mean_final(group, name)) for name in measured)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_drag.experiment.plain import first
+from fedjax_drag.experiment.plain import first, grouped
 from fedjax_drag.experiment.run.metric_kinds import title
 from fedjax_drag.experiment.sweep import choice
 from fedjax_drag.experiment.sweep.grid import Grid, describe
@@ -26,12 +26,9 @@ def summary(grid: Grid, cells: Sequence[Cell]) -> str:
     ]
     if any(cell.status == "diverged" for cell in cells):
         page.append(f"\\* diverged: the {by.label} of a model whose loss is not finite")
-    wrong: dict[str, list[str]] = {}
-    for cell in cells:
-        if cell.message:
-            wrong.setdefault(f"{cell.status}: {cell.message}", []).append(describe(cell.values))
-    if wrong:
-        page.append("\n".join(f"- {reason} ({'; '.join(first(labels, 4))})" for reason, labels in wrong.items()))
+    if wrong := grouped([cell for cell in cells if cell.message], lambda cell: f"{cell.status}: {cell.message}"):
+        labels = {reason: first([describe(cell.values) for cell in same], 4) for reason, same in wrong.items()}
+        page.append("\n".join(f"- {reason} ({'; '.join(same)})" for reason, same in labels.items()))
     ended = sum(cell.status != "interrupted" for cell in cells)
     if ended < len(grid.points):
         page.append(f"{ended} of {len(grid.points)} cells have run so far.")
