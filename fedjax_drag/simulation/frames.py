@@ -29,7 +29,8 @@ def of_history(history: Mapping[str, np.ndarray], each: str | None = None) -> An
         return frame({"round": rounds, **single}).set_index("round")
     checks.one_of("each", each, [name for name, x in history.items() if np.ndim(x) == 2])
     values, kind = history[each], each.partition("_")[0]
-    places = np.broadcast_to(np.arange(values.shape[1]), values.shape)
-    members = places if kind in ("client", "class") else history.get("client_ids", places)
+    members = np.broadcast_to(np.arange(values.shape[1]), values.shape)
+    if kind not in ("client", "class", "own") and np.shape(history.get("client_ids")) == values.shape:
+        members = history["client_ids"]  # of the cohort; the others have an entry for each client of the federation
     columns = {"round": np.repeat(rounds, values.shape[1]), "class" if kind == "class" else "client": members.ravel()}
     return frame({**columns, each: values.ravel()}).set_index("round")

@@ -191,9 +191,9 @@ class Result(NamedTuple):
         if on is not None:
             checks.one_of("on", on, (VALIDATION, TEST))
             by = by._replace(on=on)
-        if by.on == VALIDATION and by.column not in self.history:
+        if on == VALIDATION and by.column not in self.history:
             raise ValueError(f"on={on!r}: this run has no validation examples; set validation_fraction of its data")
-        return by.first_reached(self.history[by.column], target)
+        return by.first_reached(self.history.get(by.column, ()), target)
 
 
 def rejected_since(history: Mapping[str, np.ndarray]) -> int | None:

@@ -12,6 +12,8 @@ HISTORY = {
     "test_accuracy": np.float32([0.25, 0.5]),
     "client_accuracy": np.float32([[0.1, 0.2, np.nan], [0.3, 0.4, 0.5]]),
     "class_accuracy": np.float32([[0.0, 1.0], [0.5, 0.5]]),
+    "own_accuracy": np.float32([[0.6, 0.7, np.nan], [0.8, 0.9, 1.0]]),
+    "mixture": np.float32([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]),
     "weight": np.float32([[0.5, 0.5], [1.0, 0.0]]),
     "client_ids": np.int32([[2, 0], [1, 2]]),
 }
@@ -29,6 +31,8 @@ def test_one_row_for_each_evaluation():
     ("each", "unit", "members"),
     [
         ("client_accuracy", "client", [0, 1, 2, 0, 1, 2]),
+        ("own_accuracy", "client", [0, 1, 2, 0, 1, 2]),
+        ("mixture", "client", [0, 1, 2, 0, 1, 2]),
         ("class_accuracy", "class", [0, 1, 0, 1]),
         ("weight", "client", [2, 0, 1, 2]),
     ],
@@ -44,7 +48,7 @@ def test_one_row_for_each_client_or_class(each, unit, members):
 
 def test_what_is_not_there_is_named(monkeypatch):
     with pytest.raises(
-        ValueError, match="each='test_accuracy': must be one of client_accuracy, class_accuracy, weight"
+        ValueError, match="each='test_accuracy': must be one of client_accuracy, class_accuracy, own_accuracy"
     ):
         frames.of_history(HISTORY, "test_accuracy")
     monkeypatch.setitem(sys.modules, "pandas", None)

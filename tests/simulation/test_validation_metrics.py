@@ -92,6 +92,7 @@ def test_an_accuracy_equal_to_the_target_reaches_it_in_float32_too(count, target
     read_back = result(round=[5], test_accuracy=[np.float64(np.nextafter(np.float32(target), np.float32(0)))])
     assert read_back.rounds_to(target) == 5
     assert read_back.rounds_to(target + 1e-4) is None, "one example more"
+    assert result().rounds_to(target) is None, "of a run that had nothing left to do"
 
 
 def test_runs_are_compared_by_what_all_have():
