@@ -211,9 +211,9 @@ def _run(
 
 def _announced(targets: Sequence[Target], scale: Scale, quiet: bool) -> Iterator[Target]:
     """The targets, each printed before it runs."""
-    from fedjax_drag.simulation.progress import unless_quiet
+    from fedjax_drag.simulation.progress import Progress
 
-    with unless_quiet("reproduce", len(targets), 0, quiet or None, "target") as bar:
+    with Progress("reproduce", len(targets), unit="target", quiet=quiet or None) as bar:
         for number, target in enumerate(targets, start=1):
             time = f"; about {target.minutes} minutes" if scale == Scale.MEDIUM and target.medium is not None else ""
             typer.echo(f"[{number}/{len(targets)}] {target.name}: {target.paper}, {target.place}{time}")

@@ -36,7 +36,6 @@ LAYERS = {
     "fedjax_drag.simulation.result": 7,
     "fedjax_drag.simulation.options": 6,
     "fedjax_drag.simulation.option_groups": 6,
-    "fedjax_drag.simulation.watching": 6,
     "fedjax_drag.simulation.settings": 6,
     "fedjax_drag.simulation.run": 5,
     "fedjax_drag.simulation.progress": 7,

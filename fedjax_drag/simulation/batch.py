@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -15,7 +14,6 @@ from fedjax_drag import checks
 from fedjax_drag.ops.paths import joined
 from fedjax_drag.simulation.cells import (
     Examples,
-    LoweredBatch,
     Over,
     Whole,
     advance_cells,
@@ -27,6 +25,7 @@ from fedjax_drag.simulation.cells import (
     outlines_of,
     shapes_of,
     share_of,
+    stacked,
 )
 from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.devices import memory
@@ -35,13 +34,12 @@ from fedjax_drag.simulation.driver import Reason, Schedule, Track, drive
 from fedjax_drag.simulation.engine import LoweredRun, first_of
 from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.model.initial_params import Start
-from fedjax_drag.simulation.planning.outline import Outline, measure_seconds
+from fedjax_drag.simulation.planning.outline import Lowered, Outline, measure_seconds
 from fedjax_drag.simulation.planning.spending import Spent, spent_by
 from fedjax_drag.simulation.program import programs
-from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.programs import TIMED_STEPS
 from fedjax_drag.simulation.result import Result
-from fedjax_drag.simulation.run import RunState
+from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.simulation.runner import Evaluation
 from fedjax_drag.simulation.settings import Settings
 
@@ -96,9 +94,9 @@ class BatchSimulation:
     criteria: Sequence[Criterion]
 
     @property
-    def batching(self) -> ClientBatching:
-        """The way over the clients of a cell's round."""
-        return self.whole.runs[0].batching
+    def spec(self) -> Run:
+        """The run of the first cell as a value, without the arrays that all have in common."""
+        return self.whole.runs[0]
 
     @property
     def mesh(self) -> Mesh | None:
@@ -106,17 +104,12 @@ class BatchSimulation:
         return self.over.mesh
 
     @property
-    def mesh_devices(self) -> int:
-        """How many devices share the clients of a cell: the devices of ``mesh`` share the cells."""
-        return 1
-
-    @property
     def shapes(self) -> RunState:
         """Shapes and dtypes of one cell's state."""
         return self.outlines[0].shapes
 
     @functools.cached_property
-    def lowered(self) -> LoweredBatch:
+    def lowered(self) -> Lowered:
         """The programs for :attr:`width` cells, traced."""
         cells = shapes_of(self.whole.at([0]), self.width, share_of(self.mesh))
         return lower_cells(self.over, self.whole.common, cells, self.examples, self.given, self.shapes)
@@ -131,7 +124,7 @@ class BatchSimulation:
         started = time.perf_counter()
         memory.make_room()
         train, *evaluated = self.examples
-        (_, advance, evaluate), _ = memory.compiled(self.lowered)
+        (advance, evaluate, *_), _ = memory.compiled(self.lowered)
         whole = [(memory.needed(advance), train), (memory.needed(evaluate), evaluated)]
         memory.check(whole, 0, [f"width below {self.width}"])
         return time.perf_counter() - started
@@ -151,7 +144,7 @@ class BatchSimulation:
         if not self.first.time_clients:
             return None
         federation = self.whole.federations[0]._replace(train=self.examples[0])
-        own = joined(self.whole.runs[0], self.whole.common), federation, self.whole.keys[0]
+        own = joined(self.spec, self.whole.common), federation, self.whole.keys[0]
         state = programs.init(own[0], own[2], None)
         return measure_seconds(programs.client, *own, state) / TIMED_STEPS
 
@@ -185,7 +178,7 @@ class BatchSimulation:
         states = make(self.over, common, cells, self.given) if initial is None else self._stacked(initial)
 
         started = time.perf_counter()
-        reports = self.whole.runs[0].model.metrics, first.reports_clients, first.stop_on_divergence
+        reports = self.spec.model.metrics, first.reports_clients, first.stop_on_divergence
         tracks = [Track(self.outlines[at].cost, self.spent[at], *reports, self.criteria[at]) for at in which]
         stopped: dict[int, RunState] = {place: _of(place, states) for place in over}
 
@@ -204,8 +197,7 @@ class BatchSimulation:
 
         if len(stopped) < len(which):
             schedule = Schedule(first.num_rounds, first.eval_every, first.rounds_per_compile or first.eval_every)
-            run = self.whole.runs[0]
-            totals = jax.tree.map(lambda total: np.zeros(self.width, total.dtype), programs.no_totals(run))
+            totals = jax.tree.map(lambda total: np.zeros(self.width, total.dtype), programs.no_totals(self.spec))
             totals = jax.device_put(totals, share_of(self.mesh))
             advance = functools.partial(advance_cells, self.over, common, train, cells)
             evaluate = lambda states: evaluate_cells(self.over, common, cells, states, *evaluated)
@@ -222,7 +214,7 @@ class BatchSimulation:
         if len(rounds) > 1:
             raise ValueError(f"initial: states after rounds {rounds}: must all be after the same round")
         padded = [*initial, *[initial[-1]] * (self.width - len(initial))]
-        return jax.device_put(jax.tree.map(_stacked_rows, *padded), share_of(self.mesh))
+        return jax.device_put(jax.tree.map(stacked, *padded), share_of(self.mesh))
 
 
 def prepare_batch(
@@ -260,24 +252,13 @@ def prepare_batch(
     return batch
 
 
-@dataclasses.dataclass(frozen=True)
-class LoweredCells(LoweredRun):
-    """The programs of some cells, lowered, as one of them is: ``init``, ``advance`` and ``evaluate``.
-
-    Attributes:
-      width: cells in one call; a multiple of the number of devices, which share the cells.
-    """
-
-    width: int
-
-
 def lower_batch(
     settings: Sequence[Settings],
     *,
     width: int | None = None,
     devices: Devices | None = None,
-) -> LoweredCells:
-    """Lowers the runs of some cells as one program, as ``fd.simulation.lower`` does one.
+) -> LoweredRun:
+    """Lowers the runs of some cells as one program, as ``fd.simulation.lower`` does one; its mesh shares the cells.
 
     Args:
       settings: as for :func:`prepare_batch`.
@@ -296,7 +277,7 @@ def lower_batch(
     given = initial_params.given(settings[0].initial_params, first.shapes, settings[0].model)
     cells = shapes_of(whole.at([0]), width, share_of(mesh) or everyone)
     lowered = lower_cells(over, common, cells, examples, outlined(given, everyone), first.shapes, platform)
-    return LoweredCells(lowered, first, mesh, whole.runs[0].batching, width)
+    return LoweredRun(lowered, first, mesh, whole.runs[0].batching, width)
 
 
 def _row(cell: int, tree: Any) -> Any:
@@ -307,9 +288,3 @@ def _row(cell: int, tree: Any) -> Any:
 def _of(cell: int, states: RunState) -> Any:
     """The state of one cell, on the host."""
     return jax.device_get(_row(cell, states))
-
-
-def _stacked_rows(*rows: Any) -> Any:
-    """The leaves of several states as one with a leading axis, on the host unless they are random keys."""
-    is_key = jnp.issubdtype(jnp.result_type(rows[0]), jax.dtypes.prng_key)
-    return jnp.stack(rows) if is_key else np.stack([np.asarray(row) for row in rows])

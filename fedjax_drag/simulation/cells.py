@@ -18,11 +18,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedjax_drag import checks
 from fedjax_drag.ops.paths import joined
 from fedjax_drag.simulation.devices.host_state import DEVICE
-from fedjax_drag.simulation.devices.placement import Devices, platform_of
+from fedjax_drag.simulation.devices.placement import Devices, outlined, platform_of, shape_of
 from fedjax_drag.simulation.devices.processes import checksum
 from fedjax_drag.simulation.model.forms import variables_of
 from fedjax_drag.simulation.model.initial_params import Start
-from fedjax_drag.simulation.planning.outline import Outline, outline, shape_of
+from fedjax_drag.simulation.planning.outline import Lowered, Outline, outline
 from fedjax_drag.simulation.planning.setup import federate, run_of
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
@@ -122,14 +122,6 @@ def evaluate_cells(
     return over(one, (common, held_out, own, adapted_to), (cells, states))
 
 
-class LoweredBatch(NamedTuple):
-    """The programs of a batch of cells, traced."""
-
-    init: Any
-    advance: Any
-    evaluate: Any
-
-
 class Whole(NamedTuple):
     """All cells of a batch, on the host.
 
@@ -147,11 +139,7 @@ class Whole(NamedTuple):
 
     def at(self, places: Sequence[int]) -> Cells:
         """Cells stacked."""
-
-        def stacked(parts: Sequence[Any]) -> Any:
-            return jax.tree.map(lambda *leaves: _stacked_inputs(leaves), *[parts[place] for place in places])
-
-        return Cells(stacked(self.runs), stacked(self.federations), jnp.stack([self.keys[place] for place in places]))
+        return jax.tree.map(stacked, *[Cells(self.runs[at], self.federations[at], self.keys[at]) for at in places])
 
 
 def gathered(
@@ -223,12 +211,7 @@ def examples_of(first: Settings) -> Examples:
 
 def shapes_of(cells: Cells, width: int, sharding: Any) -> Cells:
     """Shapes of so many cells like these."""
-
-    def leaf(x: Any) -> jax.ShapeDtypeStruct:
-        like = shape_of(x)
-        return like.update(shape=(width, *like.shape[1:]), sharding=sharding)
-
-    return jax.tree.map(leaf, cells)
+    return jax.tree.map(lambda x: x.update(shape=(width, *x.shape[1:])), outlined(cells, sharding))
 
 
 def lower_cells(
@@ -239,7 +222,7 @@ def lower_cells(
     given: Start | None,
     shapes: RunState,
     platform: str | None = None,
-) -> LoweredBatch:
+) -> Lowered:
     """The programs for cells of these shapes, traced.
 
     Args:
@@ -255,10 +238,10 @@ def lower_cells(
     width, sharding = cells.key.shape[0], cells.key.sharding
     stacked = lambda x: jax.ShapeDtypeStruct((width, *x.shape), x.dtype, sharding=sharding)
     states, totals = jax.tree.map(stacked, (shapes, programs.no_totals(cells.run)))
-    return LoweredBatch(
-        init_cells(platform or jax.default_backend()).lower(over, common, cells, given),
+    return Lowered(
         advance_cells.lower(over, common, train, cells, states, totals, np.int32(1)),
         evaluate_cells.lower(over, common, cells, states, *evaluated),
+        init=init_cells(platform or jax.default_backend()).lower(over, common, cells, given),
     )
 
 
@@ -298,8 +281,8 @@ def share_of(mesh: Mesh | None) -> Any:
     return None if mesh is None else NamedSharding(mesh, PartitionSpec(mesh.axis_names))
 
 
-def _stacked_inputs(leaves: Sequence[Any]) -> Any:
-    """Inputs of several cells with a leading axis; numbers of runs stay Python's, which give way to other dtypes."""
+def stacked(*leaves: Any) -> Any:
+    """Leaves of several cells with a leading axis, those of NumPy on the host."""
     if isinstance(leaves[0], np.ndarray | np.generic):
         return np.stack(leaves)
     return jnp.stack([jnp.asarray(leaf) for leaf in leaves])

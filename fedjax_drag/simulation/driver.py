@@ -5,8 +5,9 @@ program compiled ahead of time alone, and takes an undefined share for an error.
 """
 
 import contextlib
+import dataclasses
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,12 +21,7 @@ from fedjax_drag.simulation.planning.outline import ClientCost
 from fedjax_drag.simulation.planning.spending import Spent
 from fedjax_drag.simulation.program.evaluation import OF_CLIENTS, UNDEFINED, by_client_and_class
 from fedjax_drag.simulation.program.programs import Totals
-from fedjax_drag.simulation.result import (
-    Result,
-    history_row,
-    stack_history,
-    with_client_seconds,
-)
+from fedjax_drag.simulation.result import Result, history_row, stack_history, with_client_seconds
 from fedjax_drag.simulation.run import RunState
 from fedjax_drag.types import Metric
 
@@ -40,13 +36,12 @@ def unchecked() -> contextlib.AbstractContextManager[Any]:
     return jax.debug_nans(False) if are_sought() else contextlib.nullcontext()
 
 
-def check_nans(done: int, returned: Any, undefined: Iterable[str] = ()) -> None:
-    """Refuses a NaN, if NaNs are sought.
+def check_nans(done: int, returned: Any) -> None:
+    """Refuses a NaN, if NaNs are sought; metrics of :data:`UNDEFINED` may be NaN.
 
     Args:
       done: rounds after which the programs have returned.
       returned: pytree of what they have returned.
-      undefined: names of metrics that may be NaN.
 
     Raises:
       FloatingPointError: one line with the round and the place of the first NaN.
@@ -55,7 +50,7 @@ def check_nans(done: int, returned: Any, undefined: Iterable[str] = ()) -> None:
         return
     for path, leaf in jax.tree.leaves_with_path(returned):
         names = {str(getattr(entry, "key", "")) for entry in path}
-        if names.isdisjoint(undefined) and jnp.issubdtype(leaf.dtype, jnp.inexact) and bool(jnp.isnan(leaf).any()):
+        if names.isdisjoint(UNDEFINED) and jnp.issubdtype(leaf.dtype, jnp.inexact) and bool(jnp.isnan(leaf).any()):
             raise FloatingPointError(f"a NaN after round {done} in {path_of(path)}")
 
 
@@ -180,7 +175,7 @@ def drive(
             done = min(target, done + at_once)
             with unchecked():
                 state, metrics, sums = step(state, sums, np.int32(done))
-            check_nans(done, {"state": state, "metrics": metrics, "totals": sums}, UNDEFINED)
+            check_nans(done, {"state": state, "metrics": metrics, "totals": sums})
         with unchecked():
             evaluated = evaluate(state)
         of_all = {name: value for name, value in evaluated.items() if not name.startswith(OF_CLIENTS)}
@@ -189,44 +184,43 @@ def drive(
     return state
 
 
+@dataclasses.dataclass
 class Track:
     """What is kept of a run while it goes on.
 
-    Args:
+    Attributes:
       cost: what the method asks of one client.
       spent: privacy spent after some rounds.
       metrics: of the model.
       reports_clients: whether the history keeps the accuracy of each client.
       stop_on_divergence: whether the run ends where its parameters are not finite.
       criterion: of the run.
+      diverged_at: the first round after which a parameter was not finite, or None.
+      ended: why the run ends before its last round, or None.
+      history: a row for each evaluation.
     """
 
-    def __init__(
-        self,
-        cost: ClientCost,
-        spent: Spent,
-        metrics: Sequence[Metric],
-        reports_clients: bool,
-        stop_on_divergence: bool,
-        criterion: Criterion,
-    ) -> None:
-        self._cost, self._spent, self._metrics, self._reports_clients = cost, spent, metrics, reports_clients
-        self._stop_on_divergence, self._criterion = stop_on_divergence, criterion
-        self._history: list[dict[str, Any]] = []
-        self.diverged_at: int | None = None
-        self.ended: Reason | None = None
+    cost: ClientCost
+    spent: Spent
+    metrics: Sequence[Metric]
+    reports_clients: bool
+    stop_on_divergence: bool
+    criterion: Criterion
+    diverged_at: int | None = None
+    ended: Reason | None = None
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     @property
     def is_over(self) -> bool:
         """Whether the run ends before its last round."""
-        return self.ended is not None or bool(self.diverged_at and self._stop_on_divergence)
+        return self.ended is not None or bool(self.diverged_at and self.stop_on_divergence)
 
     def add(self, before: int, done: int, measured: tuple[Any, Totals, Mapping[str, Any]]) -> dict[str, Any]:
         """The row of the history after an evaluation, which is kept."""
         metrics, totals, evaluated = measured
-        evaluated = by_client_and_class(evaluated, self._metrics, self._reports_clients)
-        row = history_row(done, done - before, metrics, totals, evaluated, self._cost, self._spent(done))
-        self._history.append(row)
+        evaluated = by_client_and_class(evaluated, self.metrics, self.reports_clients)
+        row = history_row(done, done - before, metrics, totals, evaluated, self.cost, self.spent(done))
+        self.history.append(row)
         self.diverged_at = self.diverged_at or int(totals.diverged_at) or None
         return row
 
@@ -234,13 +228,13 @@ class Track:
         """The run as it has come to an end with ``state``."""
         return Result(
             params=joined(state.params, state.model.frozen),
-            history=with_client_seconds(stack_history(self._history), seconds_per_step),
+            history=with_client_seconds(stack_history(self.history), seconds_per_step),
             state=state,
             seconds=seconds,
             compile_seconds=compile_seconds,
-            cost=self._cost,
+            cost=self.cost,
             seconds_per_step=seconds_per_step,
             diverged_at=self.diverged_at,
             ended_early=self.ended,
-            criterion=self._criterion,
+            criterion=self.criterion,
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from fedjax_drag import checks
@@ -20,7 +21,6 @@ from fedjax_drag.simulation.devices.model_sharding import Specs, divides_model, 
 from fedjax_drag.simulation.devices.placement import (
     Devices,
     along,
-    divided,
     everywhere,
     outlined,
     place_data,
@@ -29,19 +29,18 @@ from fedjax_drag.simulation.devices.placement import (
 from fedjax_drag.simulation.driver import Stopper
 from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.model.model import joined
-from fedjax_drag.simulation.option_groups import EarlyStopping, check_adversary
-from fedjax_drag.simulation.options import check_options, documented, option, optional, options, takes
-from fedjax_drag.simulation.planning.outline import Outline, lowered, outline
+from fedjax_drag.simulation.option_groups import EarlyStopping, Watching, check_adversary
+from fedjax_drag.simulation.options import check_options, documented, option, options, takes
+from fedjax_drag.simulation.planning.outline import Lowered, Outline, lowered, outline
 from fedjax_drag.simulation.planning.setup import federate, mesh_of, run_of
 from fedjax_drag.simulation.planning.spending import spent_by
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.progress import progress_shown
+from fedjax_drag.simulation.progress import Progress
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.simulation.runner import Evaluation, Simulation
 from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, as_algorithm
-from fedjax_drag.simulation.watching import Watching
 from fedjax_drag.types import Aggregator, Algorithm
 
 
@@ -113,7 +112,6 @@ def _placed(
     on_host: Federation,
     mesh: Mesh | None,
     put: Callable[..., Any] = place_data,
-    divide: Callable[..., Any] = divided,
     elsewhere: Any = None,
 ) -> tuple[Run, Federation, Any, Any]:
     """The run, its federation, its test and validation examples and its key on the devices.
@@ -123,16 +121,18 @@ def _placed(
       run: without a mesh.
       on_host: its federation.
       mesh: devices that share the clients, or None.
-      put: ``(values, sharding)``, what places the values, or tells their shapes.
-      divide: ``(examples, mesh)``, the same of examples that the devices of ``mesh`` divide among them.
+      put: what places values, or :func:`~fedjax_drag.simulation.devices.placement.outlined` for their shapes alone.
       elsewhere: the sharding without a mesh; default that of JAX.
 
     Raises:
       ValueError: if the training examples are to be divided, and there is one device.
     """
+    everyone = elsewhere if mesh is None else everywhere(mesh)
+    where: tuple[Any, Mesh | None] = everyone, None
     if asked.shard_data:  # no device has all training examples
         if mesh is None:
             raise ValueError(f"shard_data=True with mesh={asked.mesh!r}: needs a mesh of several devices")
+        where = along(mesh), mesh
         held_out, examples = on_host.held_out, asked.split.examples
         if asked.algorithm.adaptation is not None and held_out is not None:
             raise ValueError(
@@ -140,11 +140,13 @@ def _placed(
                 "needs all training examples on every device; must be False, or evaluate_clients be False"
             )
         if held_out is not None and examples is not None:
-            on_host = on_host._replace(held_out=held_out.taken_from(examples), client_test=None)
-    everyone = elsewhere if mesh is None else everywhere(mesh)
+            places = held_out.examples
+            own = jax.tree.map(lambda x: x[places], examples)  # alone, in their order
+            held_out = held_out._replace(examples=np.arange(len(places), dtype=np.int32))
+            on_host = on_host._replace(held_out=held_out, client_test=own)
     run = dataclasses.replace(run, mesh=mesh, specs=_specs(asked, run, mesh), shard_data=asked.shard_data)
     run = jax.tree.map(lambda x: put(x, everyone) if isinstance(x, jax.Array) else x, run)
-    train = divide(on_host.train, mesh) if asked.shard_data else put(on_host.train, everyone)
+    train = put(on_host.train, *where)
     held_out = asked.data.test, asked.data.validation
     federation, held_out, key = put((on_host._replace(train=()), held_out, jax.random.key(asked.seed)), everyone)
     return run, federation._replace(train=train), held_out, key
@@ -219,8 +221,9 @@ def simulate(
         raise ValueError(
             f"num_rounds={simulation.num_rounds}: counts from the start; must be more than the {start} of initial"
         )
-    progress = progress if processes.is_first() else False
-    with progress_shown(algorithm.name, simulation.num_rounds, start, progress, asked.criterion) as show:
+    quiet = True if progress is False or not processes.is_first() else None
+    with Progress(algorithm.name, asked.num_rounds, start, quiet=quiet, every=0.0 if progress else None) as bar:
+        show = lambda event: bar.update(event.round, asked.criterion.said(event.metrics))
         return simulation.run([show, *callbacks, Stopper(early, criterion=asked.criterion)], initial)
 
 
@@ -241,7 +244,7 @@ class For:
         the clients among all of them, ``mesh="auto"`` takes the first.
     """
 
-    devices: Sequence[Any] | None = option(optional(_check_devices), default=None)
+    devices: Sequence[Any] | None = option(_check_devices, default=None)
 
 
 @documented
@@ -252,19 +255,21 @@ class LowerArguments(For, Arguments):
 
 @dataclasses.dataclass(frozen=True)
 class LoweredRun:
-    """The programs of a run, lowered.
+    """The programs of a run, lowered; or those of several runs as the cells of one program.
 
     Attributes:
       programs: ``advance`` for rounds, ``evaluate`` and perhaps ``draw``; each has JAX's ``compile`` and ``as_text``.
-      outline: shapes of the state, and what else is known of the run.
-      mesh: devices that share the clients; None for one device.
+      outline: shapes of the state, and what else is known of the run, or of the first cell.
+      mesh: devices that share the clients, or the cells; None for one device.
       batching: how a device goes through its clients of a round.
+      width: cells in one call, a multiple of the number of devices that share them; 1 of a run.
     """
 
-    programs: Any
+    programs: Lowered
     outline: Outline
     mesh: Mesh | None
     batching: ClientBatching
+    width: int = 1
 
 
 @takes(LowerArguments)
@@ -302,8 +307,7 @@ def lower_settings(asked: Settings, devices: Devices | None = None) -> LoweredRu
     """
     on_host, run = federate(asked), run_of(asked, devices)
     mesh = mesh_of(asked, run) if devices is None else resolve_mesh(asked.mesh, asked.cohort_size, devices)
-    divide = lambda examples, mesh: outlined(examples, along(mesh), mesh)
-    run, federation, held_out, key = _placed(asked, run, on_host, mesh, outlined, divide, first_of(devices))
+    run, federation, held_out, key = _placed(asked, run, on_host, mesh, outlined, first_of(devices))
     known = outline(run, federation, key, asked.client_state)
     return LoweredRun(lowered(run, known, federation, held_out, key), known, mesh, run.batching)
 

@@ -30,7 +30,8 @@ def of_history(history: Mapping[str, np.ndarray], each: str | None = None) -> An
     checks.one_of("each", each, [name for name, x in history.items() if np.ndim(x) == 2])
     values, kind = history[each], each.partition("_")[0]
     members = np.broadcast_to(np.arange(values.shape[1]), values.shape)
-    if kind not in ("client", "class", "own") and np.shape(history.get("client_ids")) == values.shape:
-        members = history["client_ids"]  # of the cohort; the others have an entry for each client of the federation
+    cohort = history.get("client_ids", members)
+    if kind not in ("client", "class", "own") and cohort.shape == values.shape:
+        members = cohort  # the others have an entry for each client of the federation
     columns = {"round": np.repeat(rounds, values.shape[1]), "class" if kind == "class" else "client": members.ravel()}
     return frame({**columns, each: values.ravel()}).set_index("round")

@@ -1,18 +1,19 @@
 """The options of a run in groups: each is declared once, with its type, its default, its check and what it means.
 
-Here are the plain ones, which a configuration takes too (:class:`~fedjax_drag.experiment.config.config.Config`); the
-objects that a run is made of are :class:`~fedjax_drag.simulation.settings.Parts`.
+A configuration takes them too (:class:`~fedjax_drag.experiment.config.config.Config`), but for :class:`Watching`, which
+is for Python; the objects that a run is made of are :class:`~fedjax_drag.simulation.settings.Parts`.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
 
-from fedjax_drag import checks
+from fedjax_drag import checks, kinds
+from fedjax_drag.kinds import Kind
 from fedjax_drag.selection import Selection
 from fedjax_drag.simulation.devices.host_state import DEVICE, PLACES
 from fedjax_drag.simulation.devices.model_sharding import CLIENTS, ShardingRules, check_rules
@@ -21,7 +22,6 @@ from fedjax_drag.simulation.options import (
     count,
     one_of,
     option,
-    optional,
     options,
     or_pair,
     positive_number,
@@ -30,7 +30,7 @@ from fedjax_drag.simulation.options import (
 from fedjax_drag.simulation.program.federation import ROOT_SOURCES
 from fedjax_drag.simulation.program.sampling import check_availability
 from fedjax_drag.simulation.program.server import MODEL_STATES
-from fedjax_drag.simulation.run import FULL, PRECISIONS
+from fedjax_drag.simulation.run import FULL, PRECISIONS, RunState
 
 
 def check_mesh(name: str, value: Any) -> None:
@@ -97,8 +97,8 @@ class LocalWork:
     """
 
     batch_size: int | str = option(check_batch_size)
-    local_steps: int | tuple[int, int] | None = option(optional(or_pair(count)), default=None)
-    local_epochs: float | tuple[int, int] | None = option(optional(or_pair(positive_number)), default=None)
+    local_steps: int | tuple[int, int] | None = option(or_pair(count), default=None)
+    local_epochs: float | tuple[int, int] | None = option(or_pair(positive_number), default=None)
     epoch_order: str = option(one_of("random", "fixed"), default="random")
     local_optimizer_state: str = option(one_of("reset", "keep"), default="reset")
     model_state: str = option(one_of(*MODEL_STATES), default="auto")
@@ -128,9 +128,9 @@ class Participation:
     availability: Any = option(check_availability, default=None)
     dropout_rate: float = option(partial(checks.in_range, low=0.0, high=1.0, open_high=True), default=0.0)
     steps_drawn: str = option(one_of("round", "once"), default="round")
-    deadline: int | None = option(optional(count), default=None)
+    deadline: int | None = option(count, default=None)
     late: str = option(one_of("partial", "drop"), default="partial")
-    deadline_seconds: float | None = option(optional(checks.positive), default=None)
+    deadline_seconds: float | None = option(checks.positive, default=None)
 
 
 @options
@@ -162,10 +162,10 @@ class Adversary:
         encrypted: it is a check of what could run so (docs/secure_aggregation.md). Default False.
     """
 
-    byzantine_fraction: float | None = option(optional(partial(checks.in_range, low=0.0, high=1.0)), default=None)
-    num_byzantine: int | None = option(optional(checks.count), default=None)
+    byzantine_fraction: float | None = option(partial(checks.in_range, low=0.0, high=1.0), default=None)
+    num_byzantine: int | None = option(checks.count, default=None)
     byzantine_of: str = option(one_of("federation", "cohort"), default="federation")
-    root_size: int | None = option(optional(count), default=None)
+    root_size: int | None = option(count, default=None)
     root_bias: float = option(partial(checks.in_range, low=0.0, high=1.0), default=0.0)
     root_source: str = option(one_of(*ROOT_SOURCES), default="benign")
     nonfinite: str = option(one_of("reject", "propagate"), default="reject")
@@ -228,15 +228,15 @@ class Execution:
     """
 
     clients_axis: str = option(one_of("auto", "vmap", "map"), default="auto")
-    clients_per_chunk: int | None = option(optional(count), default=None)
+    clients_per_chunk: int | None = option(count, default=None)
     mesh: Mesh | Mapping[str, int] | str | None = option(check_mesh, default="auto")
-    sharding_rules: ShardingRules | None = option(optional(check_rules), default=None)
+    sharding_rules: ShardingRules | None = option(check_rules, default=None)
     shard_data: bool = option(checks.flag, default=False)
     aggregation: str = option(one_of("auto", "stack", "stream"), default="auto")
     compute_dtype: str = option(one_of("float32", "bfloat16"), default="float32")
     model_forms: str = option(one_of("fast", "as_is"), default="fast")
     matmul_precision: str = option(one_of(*PRECISIONS), default="default")
-    rounds_per_compile: int | None = option(optional(count), default=None)
+    rounds_per_compile: int | None = option(count, default=None)
     client_state: str = option(one_of(*PLACES), default=DEVICE)
 
 
@@ -290,12 +290,43 @@ class EarlyStopping:
         Default None.
     """
 
-    patience: int | None = option(optional(count), default=None)
-    stop_when: Any = option(optional(check_stop_when), default=None)
+    patience: int | None = option(count, default=None)
+    stop_when: Any = option(check_stop_when, default=None)
 
 
-GROUPS = (LocalWork, Participation, Adversary, Execution, Measurement)
-"""The groups of options that a run is prepared from."""
+STATE = Kind(
+    RunState,
+    "the state of a run, such as result.state",
+    libraries={"fedjax_drag.simulation.result.Result": "give its state, result.state"},
+    otherwise="parameters to start from are the argument initial_params",
+)
+
+
+def check_callbacks(name: str, value: Any) -> None:
+    """Refuses anything but several functions."""
+    allowed = "a list of functions of an evaluation, such as [print]"
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError(f"{name}={checks.shown(value)}: must be {allowed}")
+    for index, callback in enumerate(value):
+        kinds.check_function(f"{name}[{index}]", callback, "a function of an evaluation")
+
+
+@options
+class Watching:
+    """How a run begins, and who hears of it.
+
+    Attributes:
+      callbacks: functions that are called with an :class:`~fedjax_drag.simulation.runner.Evaluation` after each
+        evaluation. Where one returns True the run ends, with its result. An exception of one carries the result so
+        far as its attribute ``result``.
+      initial: state to continue from, such as ``result.state``; default a fresh start.
+      progress: True for a progress bar in a terminal or a notebook, and elsewhere a line for each evaluation on
+        standard error; False for neither; default None: the bar where there can be one, and no lines.
+    """
+
+    callbacks: Sequence[Callable[..., Any]] = option(check_callbacks, default=())
+    initial: RunState | None = option(STATE.check, default=None)
+    progress: bool | None = option(checks.flag, default=None)
 
 
 def check_pass(local_steps: Any, local_epochs: Any, epoch_order: str) -> None:

@@ -27,8 +27,16 @@ Options = TypeVar("Options")
 
 
 def option(check: Check, default: Any = dataclasses.MISSING, *, kw_only: bool = True) -> Any:
-    """A dataclass field with a check, which :func:`check_options` calls; without a default it must be given."""
-    return dataclasses.field(default=default, kw_only=kw_only, metadata={"check": check})
+    """A dataclass field with a check, which :func:`check_options` calls; without a default it must be given.
+
+    Where the default is None, None is no value to be checked.
+    """
+
+    def checked(name: str, value: Any) -> None:
+        if value is not None or default is not None:
+            check(name, value)
+
+    return dataclasses.field(default=default, kw_only=kw_only, metadata={"check": checked})
 
 
 def with_default(group: type, name: str, default: Any) -> Any:
@@ -64,16 +72,6 @@ def _groups(cls: Any) -> list[type]:
 
 
 count: Check = partial(checks.count, low=1, high=LARGEST)
-
-
-def optional(check: Check) -> Check:
-    """The check of an option that may also be None."""
-
-    def checked(name: str, value: Any) -> None:
-        if value is not None:
-            check(name, value)
-
-    return checked
 
 
 def one_of(*allowed: str) -> Check:

@@ -1,19 +1,15 @@
 """The progress of what runs: a bar in a terminal or a notebook, lines elsewhere."""
 
-import contextlib
 import contextvars
 import os
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from tqdm import TqdmWarning
 from tqdm import tqdm as text_bar
-
-from fedjax_drag.simulation.criterion import Criterion
 
 SECONDS_BETWEEN_LINES = 30.0
 """Time between two lines where there is no bar."""
@@ -32,8 +28,8 @@ class Progress:
       total: how many units it has.
       start: units that were done before.
       unit: what is counted.
-      bar: whether there is a bar; None for one where :func:`has_bars`.
-      every: where there is no bar, the time in seconds between two lines; 0 for one at each update; None for no lines.
+      quiet: True for neither bar nor lines, False for a bar; None for a bar where :func:`has_bars`, else lines.
+      every: the time in seconds between two lines; 0 for one at each update; None for no lines.
       share: how many units it is of what it runs inside.
     """
 
@@ -44,15 +40,15 @@ class Progress:
         start: int = 0,
         *,
         unit: str = "round",
-        bar: bool | None = None,
-        every: float | None = None,
+        quiet: bool | None = None,
+        every: float | None = SECONDS_BETWEEN_LINES,
         share: float = 1.0,
     ):
-        bar = has_bars() if bar is None else bar
+        bar = has_bars() if quiet is None else not quiet
         self._label, self._total, self._unit, self._share = label, total, unit, share
         self._done = self._before = start
         self._said = ""
-        self._every = None if bar else every
+        self._every = None if bar or quiet else every
         self._started = time.monotonic()
         self._compiled = False
         timing = "[{elapsed}<{remaining}, {rate_noinv_fmt}{postfix}]"
@@ -148,38 +144,6 @@ class Progress:
         done, worked = (0.0, 0.0) if inside is None else inside._fractions()
         share = 0.0 if inside is None else inside._share
         return (self._done + share * done) / total, (self._done - self._before + share * worked) / total
-
-
-def unless_quiet(
-    label: str, total: int, start: int, quiet: bool | None, unit: str = "round", share: float = 1.0
-) -> Progress:
-    """The progress of what is recorded: nothing if ``quiet``, else a bar, else a line every half minute."""
-    bar = None if quiet is None else not quiet
-    every = None if quiet else SECONDS_BETWEEN_LINES
-    return Progress(label, total, start, unit=unit, bar=bar, every=every, share=share)
-
-
-@contextlib.contextmanager
-def progress_shown(
-    label: str, num_rounds: int, start: int, progress: bool | None, criterion: Criterion
-) -> Iterator[Callable[[Any], None]]:
-    """A callback that shows the progress of a run until the block ends.
-
-    Args:
-      label: what is running.
-      num_rounds: rounds in the whole run.
-      start: rounds already done.
-      progress: None for a bar where :func:`has_bars`, True for one there and a line for each evaluation elsewhere,
-        False for nothing.
-      criterion: what is said of each evaluation.
-    """
-    shown = Progress(
-        label, num_rounds, start, bar=False if progress is False else None, every=0.0 if progress else None
-    )
-    try:
-        yield lambda event: shown.update(event.round, criterion.said(event.metrics))
-    finally:
-        shown.close()
 
 
 def has_bars() -> bool:

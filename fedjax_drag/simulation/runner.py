@@ -16,10 +16,10 @@ from fedjax_drag.selection import Selected
 from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.devices import host_state, memory
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
-from fedjax_drag.simulation.devices.model_sharding import num_shares
 from fedjax_drag.simulation.devices.placement import everywhere, fetch, own_copy, place, placement
 from fedjax_drag.simulation.driver import Schedule, Track, drive, said
 from fedjax_drag.simulation.model.initial_params import Start
+from fedjax_drag.simulation.option_groups import STATE
 from fedjax_drag.simulation.planning.compatibility import check_jit
 from fedjax_drag.simulation.planning.outline import ClientCost, Lowered, Outline, lowered, measure_seconds
 from fedjax_drag.simulation.planning.spending import Spent
@@ -29,7 +29,6 @@ from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, has_own_models, own_examples
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.run import Run, RunState
-from fedjax_drag.simulation.watching import STATE
 from fedjax_drag.types import Batch
 
 
@@ -108,11 +107,6 @@ class Simulation:
         return self.spec.mesh
 
     @property
-    def mesh_devices(self) -> int:
-        """How many devices share the clients of a round."""
-        return num_shares(self.mesh)
-
-    @property
     def client_state_bytes(self) -> int:
         """Bytes of what is kept for every client of the federation, by the method and by the engine."""
         return per_client.num_bytes(self.shapes)
@@ -189,10 +183,9 @@ class Simulation:
 
     def _compiled(self, begin: Callable[[], RunState]) -> tuple[list[Any], RunState]:
         """The programs compiled, while the first state is made."""
-        wanted = [program for program in self.lowered if program is not None]
         if self.mesh is not None and self.mesh.is_multi_process:  # all processes compile in the same order
-            return [program.compile() for program in wanted], begin()
-        return memory.compiled(wanted, begin)
+            return [program and program.compile() for program in self.lowered], begin()
+        return memory.compiled(self.lowered, begin)
 
     def _check_memory(self, compiled: Sequence[Any]) -> None:
         rows, rows_on = self.client_state_bytes, self.outline.rows_on

@@ -40,11 +40,12 @@ from fedjax_drag.simulation.option_groups import (
     LocalWork,
     Measurement,
     Participation,
+    Watching,
     check_deadline,
     check_pass,
     check_time,
 )
-from fedjax_drag.simulation.options import check_options, count, documented, option, optional, options, span
+from fedjax_drag.simulation.options import check_options, count, documented, option, options, span
 from fedjax_drag.simulation.program.federation import (
     ClientSplit,
     count_malicious,
@@ -54,7 +55,6 @@ from fedjax_drag.simulation.program.federation import (
 )
 from fedjax_drag.simulation.program.sampling import as_trace
 from fedjax_drag.simulation.run import FULL
-from fedjax_drag.simulation.watching import Watching
 from fedjax_drag.types import Aggregator, Algorithm, Attack, ClientRule, Metric, Optimizer
 
 MODEL = Kind(
@@ -239,21 +239,19 @@ class Parts:
     cohort_size: int
     step_size: Any = option(check_step_size)
     seed: int = option(partial(checks.count, low=0, high=2**32 - 1), default=0)
-    local_optimizer: Optimizer | optax.GradientTransformation | None = option(
-        optional(kinds.OPTIMIZER.check), default=None
-    )
-    trainable: Trainable | None = option(optional(check_trainable), default=None)
-    loss: LossFunction | None = option(optional(check_loss), default=None)
-    metrics: Sequence[Metric] | None = option(optional(check_metrics), default=None)
+    local_optimizer: Optimizer | optax.GradientTransformation | None = option(kinds.OPTIMIZER.check, default=None)
+    trainable: Trainable | None = option(check_trainable, default=None)
+    loss: LossFunction | None = option(check_loss, default=None)
+    metrics: Sequence[Metric] | None = option(check_metrics, default=None)
     metric: str | None = None
-    augmentation: Augmentation | None = option(optional(check_augmentation), default=None)
-    attack: Attack | None = option(optional(kinds.ATTACK.check), default=None)
-    compression: Compressor | None = option(optional(COMPRESSOR.check), default=None)
-    downlink_compression: Compressor | None = option(optional(check_downlink_compression), default=None)
-    selection: Selection | None = option(optional(SELECTION.check), default=None)
-    clock: Clock | None = option(optional(CLOCK.check), default=None)
-    root_client: ClientRule | None = option(optional(kinds.CLIENT_RULE.check), default=None)
-    initial_params: Any = option(optional(check_initial_params), default=None)
+    augmentation: Augmentation | None = option(check_augmentation, default=None)
+    attack: Attack | None = option(kinds.ATTACK.check, default=None)
+    compression: Compressor | None = option(COMPRESSOR.check, default=None)
+    downlink_compression: Compressor | None = option(check_downlink_compression, default=None)
+    selection: Selection | None = option(SELECTION.check, default=None)
+    clock: Clock | None = option(CLOCK.check, default=None)
+    root_client: ClientRule | None = option(kinds.CLIENT_RULE.check, default=None)
+    initial_params: Any = option(check_initial_params, default=None)
 
 
 @documented

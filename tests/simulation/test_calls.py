@@ -13,10 +13,9 @@ import pytest
 import fedjax_drag as fd
 from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.sweep.grid import load_grid
-from fedjax_drag.simulation.option_groups import EarlyStopping
+from fedjax_drag.simulation.option_groups import EarlyStopping, Watching
 from fedjax_drag.simulation.options import ALIASES, ELSEWHERE, WATCHING
 from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, as_algorithm
-from fedjax_drag.simulation.watching import Watching
 
 SIGNATURES = [(fd.simulation.prepare, Arguments), (fd.simulate, SimulateArguments)]
 

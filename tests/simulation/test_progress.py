@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import fedjax_drag as fd
 from fedjax_drag.simulation import progress
 from fedjax_drag.simulation.criterion import ACCURACY
-from fedjax_drag.simulation.progress import Progress, progress_shown, unless_quiet
+from fedjax_drag.simulation.progress import Progress
 
 
 class Terminal(StringIO):
@@ -18,7 +19,7 @@ class Terminal(StringIO):
 
 def shown(monkeypatch, stream, quiet=None):
     monkeypatch.setattr(sys, "stderr", stream)
-    bar = unless_quiet("DRAG", 20, 0, quiet)
+    bar = Progress("DRAG", 20, quiet=quiet)
     bar.update(10, ACCURACY.said({"test_accuracy": np.float32(0.5)}))
     bar.update(20, ACCURACY.said({"test_accuracy": np.float32(0.75)}))
     bar.close()
@@ -80,35 +81,32 @@ def test_a_line_tells_what_runs_inside_and_the_time_left_without_what_was_done_b
 
 
 def test_no_lines_when_quiet_nor_beside_a_bar(monkeypatch):
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 1e-3)
     for stream, quiet in ((StringIO(), True), (Terminal(), None)):
         monkeypatch.setattr(sys, "stderr", stream)
         before = set(threading.enumerate())
-        with unless_quiet("DRAG", 20, 0, quiet) as bar:
+        with Progress("DRAG", 20, quiet=quiet, every=1e-3) as bar:
             bar.update(10)
             assert not any(thread.name == "progress" for thread in set(threading.enumerate()) - before)
 
 
-@pytest.mark.parametrize(
-    ("stream", "progress", "lines"), [(StringIO(), None, 0), (StringIO(), True, 2), (StringIO(), False, 0)]
-)
-def test_a_line_for_each_evaluation_where_there_is_no_terminal_on_request_only(monkeypatch, stream, progress, lines):
+def simulated(monkeypatch, settings, stream, wanted):
+    """What a run of two evaluations writes, and what it should say of them."""
     monkeypatch.setattr(sys, "stderr", stream)
-    with progress_shown("DRAG", 20, 0, progress, ACCURACY) as show:
-        for number in (10, 20):
-            show(SimpleNamespace(round=number, metrics={"test_accuracy": number / 40}))
-    assert (
-        stream.getvalue().splitlines()
-        == ["DRAG: round 10/20, accuracy 25.0%", "DRAG: round 20/20, accuracy 50.0%"][:lines]
-    )
+    given = settings(num_rounds=2, eval_every=1, progress=wanted)
+    accuracies = fd.simulate(fd.aggregators.fedavg(), **given).history["test_accuracy"]
+    return stream.getvalue(), [f"fedavg: round {n}/2, accuracy {value:.1%}" for n, value in enumerate(accuracies, 1)]
 
 
-def test_a_bar_in_a_terminal_unless_it_is_refused(monkeypatch):
-    for wanted, drawn in ((None, True), (True, True), (False, False)):
-        monkeypatch.setattr(sys, "stderr", stream := Terminal())
-        with progress_shown("DRAG", 20, 0, wanted, ACCURACY) as show:
-            show(SimpleNamespace(round=20, metrics={"test_accuracy": 0.5}))
-        assert ("round 20/20" in stream.getvalue()) is drawn
+@pytest.mark.parametrize(("wanted", "lines"), [(None, 0), (True, 2), (False, 0)])
+def test_a_line_for_each_evaluation_where_there_is_no_terminal_on_request_only(monkeypatch, settings, wanted, lines):
+    written, told = simulated(monkeypatch, settings, StringIO(), wanted)
+    assert written.splitlines() == told[:lines]
+
+
+@pytest.mark.parametrize(("wanted", "drawn"), [(None, True), (True, True), (False, False)])
+def test_a_bar_in_a_terminal_unless_it_is_refused(monkeypatch, settings, wanted, drawn):
+    written, _ = simulated(monkeypatch, settings, Terminal(), wanted)
+    assert ("round 2/2" in written) is drawn
 
 
 def test_bars_are_turned_off_by_the_environment(monkeypatch):

@@ -22,7 +22,7 @@ from fedjax_drag.experiment.run.lock import refuse_links, waited_for
 from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep.grid import describe
 from fedjax_drag.files import write_text
-from fedjax_drag.simulation.progress import unless_quiet
+from fedjax_drag.simulation.progress import Progress
 from fedjax_drag.version import __version__
 
 TABLE, PAGE = "arena.md", "arena.html"
@@ -182,7 +182,7 @@ def play(arena: Arena, trials: Trials, given: Standing | None = None) -> Standin
     trials.check_backdoors(arena)
     decided: set[str] = set()
     sweeps = 2 * len((*arena.opponents, *arena.backdoors))  # of an entry: the tuning and the test against each
-    with unless_quiet(f"arena {arena.name}", sweeps * len(arena.entries), 0, trials.quiet, "sweep") as bar:
+    with Progress(f"arena {arena.name}", sweeps * len(arena.entries), unit="sweep", quiet=trials.quiet) as bar:
         trials = trials._replace(ended=bar.advance)
         for number, entry in enumerate(arena.entries, start=1):
             row = standing.rows.get(entry.label)

@@ -31,7 +31,7 @@ from fedjax_drag.experiment.config.own import own_names
 from fedjax_drag.ops.paths import check_patterns
 from fedjax_drag.simulation import option_groups as groups
 from fedjax_drag.simulation import options
-from fedjax_drag.simulation.options import count, documented, option, optional, with_default
+from fedjax_drag.simulation.options import count, documented, option, with_default
 
 _MOST_BYTES = 200
 """Of a folder's name; file systems allow 255."""
@@ -140,7 +140,7 @@ class Config(
     batch_size: Any = with_default(groups.LocalWork, "batch_size", 10)
     step_size: Any = option(_check_step_size, 0.01)
     local_optimizer: Component | None = None
-    trainable: Any = option(optional(check_patterns), None)
+    trainable: Any = option(check_patterns, None)
     loss: Component = component("cross_entropy")
     metrics: tuple[Component, ...] | None = None
     metric: str | None = None

@@ -104,7 +104,7 @@ def compile_programs(lowered: Any, settings: Settings, mesh: Mesh | None, chip: 
     call, whole = (counts.work_of(text, {**lengths, ROUNDS: times}) for times in (0, 1))
     of_round, evaluation = whole.beside(call), counts.work_of(evaluate.as_text())
     evaluated = counts.memory_of(evaluate)
-    if (own := getattr(lowered.programs, "evaluate_own", None)) is not None:  # cells have it in their evaluation
+    if (own := lowered.programs.evaluate_own) is not None:
         own_models = compiled(own)
         at_once = settings.data.num_clients if settings.client_state == DEVICE else settings.cohort_size
         times = math.ceil(settings.data.num_clients / at_once)

@@ -27,6 +27,7 @@ from fedjax_drag.experiment.run.summary import summary
 from fedjax_drag.simulation import Evaluation, Result, Simulation
 from fedjax_drag.simulation.batch import BatchSimulation
 from fedjax_drag.simulation.criterion import Criterion
+from fedjax_drag.simulation.devices.model_sharding import num_shares
 from fedjax_drag.simulation.devices.processes import from_first, is_first
 from fedjax_drag.simulation.driver import Reason, reason
 from fedjax_drag.simulation.result import with_client_seconds
@@ -95,7 +96,8 @@ class Recorder:
         if self.is_over and from_first(environment.read, folder):
             from_first(results.write_config, folder, config)
         else:
-            facts = simulation.batching._asdict() | {environment.MESH_DEVICES: simulation.mesh_devices}
+            spec = simulation.spec  # of a sweep's program: the devices share its cells
+            facts = spec.batching._asdict() | {environment.MESH_DEVICES: num_shares(spec.mesh)}
             facts |= {"criterion": environment.facts_of(criterion), environment.RUN: self._checkpoints.run}
             facts |= {environment.EARLIER_SECONDS: round(self._seconds_before, 3)} if self._seconds_before else {}
             from_first(partial(results.begin, folder, config, earlier is not None, **facts))

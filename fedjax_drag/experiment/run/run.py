@@ -14,7 +14,7 @@ from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.simulation import Result
 from fedjax_drag.simulation.devices.processes import from_first, is_first
 from fedjax_drag.simulation.driver import Stopper
-from fedjax_drag.simulation.progress import unless_quiet
+from fedjax_drag.simulation.progress import Progress
 from fedjax_drag.simulation.result import rejection
 
 
@@ -109,7 +109,7 @@ def _execute(job: Job, resume: bool, quiet: bool | None, log: Iterable[str]) -> 
     by = job.simulation.criterion
     recorder = None if job.folder is None else Recorder(job.folder, job.config, job.simulation, resume, criterion=by)
     start = 0 if recorder is None else recorder.start
-    bar = unless_quiet(job.label, job.config.rounds, start, quiet if is_first() else True)
+    bar = Progress(job.label, job.config.rounds, start, quiet=quiet if is_first() else True)
     if job.simulation.client_state_bytes:
         size = job.simulation.client_state_bytes / 2**20
         bar.note(f"{size:,.1f} MiB of state for all clients on the {job.config.client_state}")

@@ -31,7 +31,7 @@ from fedjax_drag.experiment.sweep.grid import Grid, Point
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.experiment.sweep.outcomes import finished
 from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
-from fedjax_drag.simulation.progress import unless_quiet
+from fedjax_drag.simulation.progress import Progress
 
 LAUNCHERS = ("local", "slurm")
 
@@ -160,7 +160,7 @@ def execute(
             return [submit_to.submit(one) for one in chosen]
 
     shares = [share(part) for part in divided(points, num_jobs)]
-    with unless_quiet(planned.grid.base.name, len(points), 0, quiet, "cell") as bar:
+    with Progress(planned.grid.base.name, len(points), unit="cell", quiet=quiet) as bar:
         known = JobQueue(submit, share, len(shares), bar.advance).run(shares)
     by_place = {place: known[point.folder] for place, point in enumerate(points) if point.folder in known}
     return sweep.execute(dataclasses.replace(planned, resume=True), quiet=True, known=by_place)

@@ -18,7 +18,7 @@ from fedjax_drag.experiment.run.saver import LARGEST
 from fedjax_drag.experiment.sweep.grid import Point, in_common
 from fedjax_drag.simulation.batch import BatchEvaluation, BatchSimulation, prepare_batch
 from fedjax_drag.simulation.driver import Reason, Stopper
-from fedjax_drag.simulation.progress import has_bars, unless_quiet
+from fedjax_drag.simulation.progress import Progress, has_bars
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.settings import Settings
 
@@ -79,7 +79,7 @@ def run_as_one_program(
     width = most or len(members)
     width = width if first.folder is None else min(width, _most_folders())
     rounds = first.point.config.rounds
-    with unless_quiet(f"{_common(members)}, compiling", rounds, 0, quiet or has_bars() or None, share=len(members)):
+    with Progress(f"{_common(members)}, compiling", rounds, quiet=quiet or has_bars() or None, share=len(members)):
         batch = _fitting(settings, width, mesh)
     for begin in range(0, len(members), batch.width):
         which = range(begin, min(begin + batch.width, len(members)))
@@ -133,7 +133,7 @@ class _Chunk:
             initial = [recorder.state for recorder in recorders.values()] if start else None
             over = {cell for cell, recorder in recorders.items() if recorder.is_over}
             rounds, cells = self._members[0].point.config.rounds, len(self._members)
-            bar = open_folders.enter_context(unless_quiet(_common(self._members), rounds, start, quiet, share=cells))
+            bar = open_folders.enter_context(Progress(_common(self._members), rounds, start, quiet=quiet, share=cells))
 
             def show(event: BatchEvaluation) -> None:
                 one, rows = self._members[0].settings.criterion, list(event.rows.values())

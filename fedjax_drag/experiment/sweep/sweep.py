@@ -34,7 +34,7 @@ from fedjax_drag.simulation.cells import likeness
 from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.planning.setup import federate
 from fedjax_drag.simulation.program.sampling import probabilities
-from fedjax_drag.simulation.progress import unless_quiet
+from fedjax_drag.simulation.progress import Progress
 
 if TYPE_CHECKING:
     import pandas  # pyright: ignore[reportMissingImports]
@@ -263,7 +263,7 @@ def execute(
     begin(planned)
     grid, folder = planned.grid, planned.folder
     cells: dict[int, Cell] = {}
-    with unless_quiet(grid.base.name, len(grid.points), 0, quiet, "cell") as bar:
+    with Progress(grid.base.name, len(grid.points), unit="cell", quiet=quiet) as bar:
         try:
             for programs, ended in enumerate(_outcomes(planned, quiet, cells_per_program, known)):
                 if ended:

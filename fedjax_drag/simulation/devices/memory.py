@@ -45,11 +45,11 @@ def available(device: Any = None) -> float:
 
 
 def compiled(lowered: Sequence[Any], meanwhile: Callable[[], Any] = lambda: None) -> tuple[list[Any], Any]:
-    """Traced programs compiled, each in a thread of its own, and what ``meanwhile`` gives."""
+    """Traced programs compiled, each in a thread of its own, None for None, and what ``meanwhile`` gives."""
     with ThreadPoolExecutor(len(lowered), "compilation") as threads:
-        compiling = [threads.submit(program.compile) for program in lowered]
+        compiling = threads.map(lambda program: program and program.compile(), lowered)
         value = meanwhile()
-        return [program.result() for program in compiling], value
+        return list(compiling), value
 
 
 def make_room() -> None:

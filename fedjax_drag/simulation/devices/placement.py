@@ -11,7 +11,7 @@ round.
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -124,7 +124,7 @@ def bring(examples: Any, index: jax.Array, mesh: Mesh) -> Any:
     """``examples[index]`` of examples that are divided among the devices.
 
     Args:
-      examples: a pytree of arrays from :func:`divided`.
+      examples: a pytree of arrays whose leading axis :func:`place_data` has divided among them.
       index: of the clients of a round ``[S, L]``, or one list ``[L]`` for all.
       mesh: the devices.
 
@@ -152,15 +152,6 @@ def bring(examples: Any, index: jax.Array, mesh: Mesh) -> Any:
     out = split if of_clients else PartitionSpec()
     in_specs = split, PartitionSpec()
     return jax.shard_map(share, mesh=mesh, in_specs=in_specs, out_specs=out, axis_names={axis})(examples, index)
-
-
-def divided(examples: Any, mesh: Mesh) -> Any:
-    """``examples`` from the host, their leading axis padded with zeros and divided among the devices."""
-
-    def leaf(x: np.ndarray) -> Any:
-        return place(np.pad(x, [(0, -len(x) % num_shares(mesh)), *[(0, 0)] * (x.ndim - 1)]), along(mesh))
-
-    return _once(leaf, examples, along(mesh))
 
 
 def along(mesh: Mesh) -> NamedSharding:
@@ -202,21 +193,28 @@ def placed(state: Any, mesh: Mesh | None, specs: Specs = ()) -> Any:
     return state if mesh is None else jax.lax.with_sharding_constraint(state, placement(state, mesh, specs))
 
 
+def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of an array or a number, and whether its dtype gives way to others."""
+    weak = (isinstance(leaf, float | int) and not isinstance(leaf, np.generic)) or getattr(leaf, "weak_type", False)
+    dtype = jnp.result_type(leaf) if isinstance(leaf, float | int) else leaf.dtype
+    if not jnp.issubdtype(dtype, jax.dtypes.extended):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return jax.ShapeDtypeStruct(np.shape(leaf), dtype, weak_type=weak)
+
+
 def outlined(values: Any, sharding: Any, mesh: Mesh | None = None) -> Any:
-    """Shapes of ``values`` as :func:`place` would put them on the devices of a sharding; nothing is placed.
+    """Shapes of ``values`` as :func:`place_data` would put them on the devices of a sharding; nothing is placed.
 
     Args:
       values: a pytree of arrays or shapes.
       sharding: one for all, or None for the default device.
-      mesh: if given, the leading axis is as :func:`divided` pads it.
+      mesh: as for :func:`place_data`.
     """
 
     def leaf(x: Any) -> jax.ShapeDtypeStruct:
-        is_key = jnp.issubdtype(x.dtype, jax.dtypes.extended)
-        shape = (x.shape[0] + -x.shape[0] % num_shares(mesh), *x.shape[1:]) if mesh else x.shape
-        return jax.ShapeDtypeStruct(
-            shape, x.dtype if is_key else jax.dtypes.canonicalize_dtype(x.dtype), sharding=sharding
-        )
+        like = shape_of(x)
+        shape = (like.shape[0] + -like.shape[0] % num_shares(mesh), *like.shape[1:]) if mesh else like.shape
+        return like.update(shape=shape, sharding=sharding)
 
     return jax.tree.map(leaf, values)
 
@@ -244,7 +242,7 @@ _placed: ContextVar[dict[Any, Any] | None] = ContextVar("placed", default=None)
 
 @contextlib.contextmanager
 def sharing() -> Iterator[None]:
-    """Lets :func:`place_data` and :func:`divided` place an array of the host once, however often they are given it."""
+    """Lets :func:`place_data` place an array of the host once, however often it is given it."""
     token = _placed.set({})
     try:
         yield
@@ -252,20 +250,24 @@ def sharing() -> Iterator[None]:
         _placed.reset(token)
 
 
-def place_data(values: Any, sharding: Any) -> Any:
-    """:func:`place` with one sharding for all, of arrays that nobody changes and that no program is given to keep."""
-    return _once(lambda x: place(x, sharding), values, sharding)
+def place_data(values: Any, sharding: Any, mesh: Mesh | None = None) -> Any:
+    """:func:`place` with one sharding for all, of arrays that nobody changes and that no program is given to keep.
 
+    An array that is there twice is placed once; inside of :func:`sharing` one that was placed before is not again.
 
-def _once(put: Callable[[Any], Any], values: Any, sharding: Any) -> Any:
-    """``put`` of each array, once if it is there twice; inside of :func:`sharing` what it gave before."""
+    Args:
+      values: a pytree of arrays of the host.
+      sharding: as for :func:`place`.
+      mesh: if given, its devices divide the leading axis of each array, which is padded with zeros for it.
+    """
     shared = _placed.get()
     known: dict[Any, Any] = {} if shared is None else shared
 
     def leaf(x: Any) -> Any:
         key = id(x), sharding
         if key not in known:
-            known[key] = x, put(x)  # with the array itself, so that no other gets its id
+            whole = x if mesh is None else np.pad(x, [(0, -len(x) % num_shares(mesh)), *[(0, 0)] * (x.ndim - 1)])
+            known[key] = x, place(whole, sharding)  # with the array itself, so that no other gets its id
         return known[key][1]
 
     return jax.tree.map(leaf, values)

@@ -18,14 +18,12 @@ from fedjax_drag import checks
 _LENGTH = 8
 """Bytes in which the length of the JSON text is written."""
 
-_EXCEPTIONS: dict[str, type[Exception]] = {
-    kind.__name__: kind
-    for kind in (
-        *(ValueError, TypeError, KeyError, IndexError, ArithmeticError, FloatingPointError, ZeroDivisionError),
-        *(OSError, FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError),
-        *(RuntimeError, NotImplementedError, MemoryError, EOFError),
-    )
-}
+_EXCEPTIONS = (
+    *(ValueError, TypeError, KeyError, IndexError, ArithmeticError, FloatingPointError, ZeroDivisionError),
+    *(OSError, FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError),
+    *(RuntimeError, NotImplementedError, MemoryError, EOFError),
+)
+"""Exceptions that are raised again from their text in other processes."""
 
 
 def pack(value: Any) -> bytes:
@@ -51,17 +49,15 @@ def unpack(message: bytes) -> Any:
 
 def pack_error(error: Exception) -> bytes:
     """An exception as bytes: the nearest built-in type that it inherits from, and its text."""
-    kind = next((base.__name__ for base in type(error).__mro__ if base.__name__ in _EXCEPTIONS), "")
-    text = (
-        str(error.args[0]) if type(error) is KeyError and error.args else str(error)
-    )  # str() of a KeyError adds quotes
+    kind = next((base.__name__ for base in type(error).__mro__ if base in _EXCEPTIONS), "")
+    text = str(error.args[0] if type(error) is KeyError and error.args else error)  # str() of a KeyError adds quotes
     return pack([kind, text if kind else f"{type(error).__name__}: {text}"])
 
 
 def unpack_error(message: bytes) -> Exception:
     """The exception that :func:`pack_error` wrote; a RuntimeError if its type is none of the built-in ones."""
     kind, text = unpack(message)
-    return _EXCEPTIONS.get(kind, RuntimeError)(text)
+    return next((known for known in _EXCEPTIONS if known.__name__ == kind), RuntimeError)(text)
 
 
 def _plain(value: Any, pieces: list[bytes]) -> Any:

@@ -12,12 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import per_client
-from fedjax_drag.compression import Compressor
 from fedjax_drag.compression import _channel as channel
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.devices.host_state import DEVICE
-from fedjax_drag.simulation.devices.placement import everywhere, placement
+from fedjax_drag.simulation.devices.placement import everywhere, placement, shape_of
 from fedjax_drag.simulation.planning.compatibility import check_benign
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.federation import Federation, lists_of
@@ -73,17 +72,22 @@ class Messages(NamedTuple):
     statistics: Any
 
 
-def with_traffic(
-    cost: ClientCost, messages: Messages, uplink: Compressor | None, downlink: Compressor | None
-) -> ClientCost:
-    """The cost with the bytes that travel through these compressors."""
-    start, travels = messages.downlink.start, num_bytes(messages.statistics)
-    down, up = num_bytes(messages.downlink), num_bytes(messages.uplink)
-    if uplink is not None:
-        up = channel.uplink_bytes(uplink, messages.uplink)
-    if downlink is not None:
-        down += channel.broadcast_bytes(downlink, start) - num_bytes(start)
-    return cost._replace(bytes_down=down + travels, bytes_up=up + travels)
+def traffic(run: Run, messages: Messages) -> tuple[int, int]:
+    """Bytes of what a client receives in a round, and of what it sends, as they travel."""
+    algorithm, statistics, start = run.algorithm, num_bytes(messages.statistics), messages.downlink.start
+    if not algorithm.communicates:
+        return 0, 0
+    compressed = run.compression and channel.uplink_bytes(run.compression, messages.uplink)
+    up = statistics + (num_bytes(messages.uplink) if compressed is None else compressed)
+    if algorithm.num_neighbours is not None:
+        up = round(algorithm.num_neighbours * up)
+        return up, up
+    down = statistics + num_bytes(messages.downlink)
+    if run.downlink_compression is not None:
+        down += channel.broadcast_bytes(run.downlink_compression, start) - num_bytes(start)
+    if algorithm.num_models is not None:  # clients start from one of the models, all of which they are sent
+        down -= num_bytes(start)
+    return down, up
 
 
 def num_bytes(message: Any) -> int:
@@ -174,29 +178,22 @@ def by_shape(function: Callable[..., Found]) -> Callable[..., Found]:
     return called
 
 
-def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of an array or a number, and whether its dtype gives way to others."""
-    weak = (isinstance(leaf, float | int) and not isinstance(leaf, np.generic)) or getattr(leaf, "weak_type", False)
-    dtype = jnp.result_type(leaf) if isinstance(leaf, float | int) else leaf.dtype
-    if not jnp.issubdtype(dtype, jax.dtypes.extended):
-        dtype = jax.dtypes.canonicalize_dtype(dtype)
-    return jax.ShapeDtypeStruct(np.shape(leaf), dtype, weak_type=weak)
-
-
 class Lowered(NamedTuple):
-    """The programs of a run, traced; each has JAX's ``compile`` and ``as_text``.
+    """The programs of a run, or of a batch of cells, traced; each has JAX's ``compile`` and ``as_text``.
 
     Attributes:
       advance: for rounds.
       evaluate: for the evaluation.
       draw: for the next round's cohort; None unless the clients' state is on the host.
-      evaluate_own: for the evaluation of clients' own models; None where there are none.
+      evaluate_own: for the evaluation of clients' own models; None where there are none, and for cells.
+      init: for the first states of cells; None of a single run.
     """
 
     advance: Any
     evaluate: Any
     draw: Any = None
     evaluate_own: Any = None
+    init: Any = None
 
 
 class Outline(NamedTuple):
@@ -229,15 +226,8 @@ def outline(run: Run, federation: Federation, key: Any, client_state: str) -> Ou
       ValueError: if the attack changes what benign clients send.
     """
     shapes, messages, cost = _facts(run, federation, key)
-    if run.algorithm.communicates:
-        cost = with_traffic(cost, messages, run.compression, run.downlink_compression)
-    else:
-        cost = cost._replace(bytes_down=0, bytes_up=0)
-    if run.algorithm.num_models is not None:  # clients start from one of the models, all of which they are sent
-        cost = cost._replace(bytes_down=cost.bytes_down - num_bytes(messages.downlink.start))
-    if run.algorithm.num_neighbours is not None:
-        of_all = round(run.algorithm.num_neighbours * cost.bytes_up)
-        cost = cost._replace(bytes_down=of_all, bytes_up=of_all)
+    bytes_down, bytes_up = traffic(run, messages)
+    cost = cost._replace(bytes_down=bytes_down, bytes_up=bytes_up)
     check_benign(run, messages.uplink)
     rows_on = client_state if per_client.found_in(shapes) else DEVICE
     return Outline(shapes, placement(_received(run, shapes, rows_on), run.mesh, run.specs), cost, rows_on)

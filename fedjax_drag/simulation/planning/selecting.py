@@ -51,11 +51,7 @@ def check_selection(run: Run) -> None:
     if selection.needs and run.algorithm.guarantee is not None:
         allowed = "must ask nothing of them under differential privacy, as weighted"
         raise ValueError(f"{name}: asks clients for their losses, which they would send without noise; {allowed}")
-    if selection.repeats and ("client_ids" in run.algorithm.needs or _keeps_rows(run)):
+    rows = lambda: per_client.found_in(jax.eval_shape(programs.start, run, jax.random.key(0)))
+    if selection.repeats and ("client_ids" in run.algorithm.needs or rows()):
         allowed = "must draw without replacement"
         raise ValueError(f"{name}: a client can be in a cohort twice, and the run keeps something of each; {allowed}")
-
-
-def _keeps_rows(run: Run) -> bool:
-    """Whether something is kept of every client."""
-    return bool(per_client.found_in(jax.eval_shape(programs.start, run, jax.random.key(0))))

@@ -21,6 +21,10 @@ from fedjax_drag.types import Batch, Clusters, Deltas, Metric, Params
 
 EVALUATION_BATCH = 250  # bounds the memory of activations; larger was not faster on CPU
 
+OwnExamples = tuple[Batch, HeldOut, Any]
+"""Examples, the held-out ones among them, and the statistics ``[M, ...]`` of clients that keep their own; None in the
+place of these where they do not."""
+
 Goal = Callable[..., tuple[jax.Array, jax.Array]]
 """``(x, labels, num_classes) -> (x, wanted)``, see :attr:`fedjax_drag.types.Attack.goal`."""
 
@@ -125,14 +129,7 @@ def _over_batches(of_batch: Callable[[Any, Any], Any], shared: Any, length: int,
 
 
 def evaluate_clients(
-    model: Model,
-    params: Params,
-    state: ModelState,
-    train: Any,
-    held_out: HeldOut,
-    statistics: Any,
-    mesh: Mesh | None = None,
-    clusters: Clusters | None = None,
+    model: Model, params: Params, state: ModelState, own: OwnExamples, mesh: Mesh | None, clusters: Clusters | None
 ) -> dict[str, jax.Array]:
     """The evaluation of all clients: one pass over their examples, and one sum for each client.
 
@@ -142,24 +139,22 @@ def evaluate_clients(
       model: whose predictions are counted.
       params: of the global model.
       state: of the model.
-      train: training examples; not used if ``held_out`` has the examples themselves.
-      held_out: which of them are held out.
-      statistics: of every client's own model; None unless clients keep their own.
+      own: of the clients.
       mesh: devices that share the batches, or None.
       clusters: models in the place of the global one; None for it.
 
     Returns:
       ``client_<metric>`` ``[M]`` for each of the model's metrics, NaN where a client has no example.
     """
-    counts = held_out.counts
-    length = jax.tree.leaves(held_out.examples)[0].shape[0]
+    _, held_out, _ = own
+    counts, length = held_out.counts, len(held_out.examples)
     owner = jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
     size = _batch_size(length)
 
     def of_batch(shared: Any, batch_index: Int[Array, ""]) -> tuple[Any, ...]:
-        params, state, train, held_out, statistics, owner, clusters = shared
+        params, state, (examples, held_out, statistics), owner, clusters = shared
         places = jnp.minimum(batch_index * size + jnp.arange(size), length - 1)  # the last example is repeated
-        batch = gather(train, held_out.examples, places, model.preprocess)
+        batch = gather(examples, held_out.examples, places, model.preprocess)
 
         def of_model(params: Params) -> Any:
             def of_example(client: Int[Array, ""], x: Any) -> Any:
@@ -179,7 +174,7 @@ def evaluate_clients(
         return tuple(metric.update(outputs, batch.y) for metric in metrics)
 
     metrics = tuple(metric for metric in model.metrics if metric.of_clients)
-    added = _over_batches(of_batch, (params, state, train, held_out, statistics, owner, clusters), length, mesh)
+    added = _over_batches(of_batch, (params, state, own, owner, clusters), length, mesh)
     real = jnp.arange(length) < counts.sum()  # not those after the last client's, in a padded list
 
     def by_client(x: jax.Array) -> jax.Array:
@@ -261,8 +256,10 @@ def _shares(correct: Any, number: Any) -> np.ndarray:
     return np.where(number > 0, np.asarray(correct) / np.maximum(number, 1), np.nan).astype(np.float32)
 
 
-UNDEFINED = ("detection_tpr", "detection_fpr")
-"""Metrics that are NaN where there is nobody of whom they are a share."""
+_SUCCESS = "attack_success_rate"
+
+UNDEFINED = ("detection_tpr", "detection_fpr", _SUCCESS, f"validation_{_SUCCESS}", f"output_{_SUCCESS}")
+"""Metrics that are NaN where there is nobody, or no example, of whom they are a share."""
 
 
 def sum_of_benign(

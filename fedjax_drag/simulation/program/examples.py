@@ -1,5 +1,9 @@
-"""A client's own examples in a round: those of a mini-batch, their numbers by class, the loss of a model on all."""
+"""A client's own examples in a round: those of a mini-batch, their numbers by class, the loss of a model on them; and
+what an attack makes of them, of a step's loss and of its gradient.
+"""
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -7,11 +11,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from fedjax_drag import tree
-from fedjax_drag.data.batching import gather
+from fedjax_drag.data.batching import draw_positions, gather
+from fedjax_drag.selection import StartLoss
 from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.program.clients_axis import map_clients
 from fedjax_drag.simulation.program.evaluation import EVALUATION_BATCH
 from fedjax_drag.simulation.run import ClientInput, RoundInput, Run
-from fedjax_drag.types import Batch, Params
+from fedjax_drag.types import Batch, ClientParams, Examined, Params
+from fedjax_drag.types._messages import shared_params
 
 _REHEARSED = 64  # examples on which an attack rehearses
 
@@ -116,3 +123,72 @@ def loss_moments(
 
     total, square, weight = jax.lax.fori_loop(0, -(-number // size), add, jnp.zeros(3))
     return total * tree.inverse(weight), square * tree.inverse(weight)
+
+
+def losses_of(run: Run, shared: RoundInput, clients: ClientInput, batch_size: int | None = None) -> StartLoss:
+    """The losses of clients, in evaluation: without augmentation, with the server's statistics of the model.
+
+    The examples are those that a client trains on; an attack on data changes those of malicious clients here as well.
+
+    Args:
+      run: what is computed.
+      shared: with the parameters, the start of its downlink.
+      clients: leading axis of any length.
+      batch_size: examples of each on which the loss is estimated; default all.
+    """
+    return map_clients(run.batching, run.mesh, functools.partial(_loss_of, run, batch_size), shared, clients)
+
+
+def _loss_of(run: Run, batch_size: int | None, shared: RoundInput, own: ClientInput) -> StartLoss:
+    shared, drawn = shared.seen_by(own), None
+    if batch_size is not None:
+        key = sampling.client_key(shared.key, "candidate loss", shared.round, own.client_id)
+        drawn = draw_positions(key, own.num_examples, 1, batch_size)[0]
+    mean, square = loss_moments(run, shared, own, shared.downlink.start, drawn)
+    return StartLoss(mean, jnp.sqrt(square))
+
+
+class Misled(NamedTuple):
+    """What becomes of a client's loss and gradient in a step on a mini-batch ``drawn``; None where nothing does.
+
+    Attributes:
+      loss: ``(losses, examined, batch, drawn) -> losses``, as :meth:`~fedjax_drag.types.Attack.loss`.
+      gradient: ``(gradient, w, start, drawn) -> gradient``, as :meth:`~fedjax_drag.types.Attack.gradient`, but of all
+        parameters of the client.
+    """
+
+    loss: Callable[[jax.Array, Examined, Batch, Any], jax.Array] | None = None
+    gradient: Callable[[Any, Any, Any, Any], Any] | None = None
+
+
+HONEST = Misled()
+"""Of a run without an attack on losses and gradients."""
+
+
+def misled(run: Run, shared: RoundInput, own: ClientInput) -> Misled:
+    """What the attack of a run changes in the steps of a client; a benign one keeps its losses and gradients."""
+    attack = run.attack
+    if attack is None or not (attack.has_loss or attack.has_gradient):
+        return HONEST
+    attacks = attack.attackers(own.malicious, shared.round)
+
+    def known(drawn: Drawn) -> dict[str, Any]:
+        told = {"memory": shared.memory, "last_update": shared.last_update, "local_step": drawn.step}
+        return {name: value for name, value in told.items() if name in attack.needs}
+
+    def chosen(what: str, forged: Any, honest: Any) -> Any:
+        if difference := tree.mismatch(forged, honest):
+            raise ValueError(f"attack: {what} returns {difference}")
+        return tree.where(attacks, forged, honest)
+
+    def loss(losses: Float[Array, " batch"], examined: Examined, batch: Batch, drawn: Drawn) -> Float[Array, " batch"]:
+        return chosen("loss", attack.loss(losses, examined, batch, **known(drawn)), losses)
+
+    def gradient(gradient: Any, w: Any, start: Any, drawn: Drawn) -> Any:
+        honest: Params = shared_params(gradient)
+        forged = attack.gradient(honest, shared_params(w), shared_params(start), **known(drawn))
+        after = chosen("gradient", forged, honest)
+        # What a client has for itself is none of the attacker's.
+        return gradient._replace(shared=after) if isinstance(gradient, ClientParams) else after
+
+    return Misled(loss if attack.has_loss else None, gradient if attack.has_gradient else None)

@@ -23,22 +23,17 @@ class HeldOut(NamedTuple):
     """Held-out examples, client by client.
 
     Attributes:
-      examples: indices ``[H]`` into the training or test examples, or the examples themselves ``[H, ...]``; padded
-        behind the last client's.
+      examples: indices ``[H]`` into the training examples or ``client_test``; padded behind the last client's.
       counts: ``[M]`` int32, how many of them are each client's.
     """
 
-    examples: Int[Array, " examples"] | Batch
+    examples: Int[Array, " examples"]
     counts: Int[Array, " federation"]
 
     def of(self, clients: np.ndarray) -> "HeldOut":
         """Those of the clients that are marked in ``clients`` ``[M]`` bool, on the host."""
         owner = np.repeat(np.arange(len(self.counts)), self.counts)
         return _on_host(np.asarray(self.examples)[clients[owner]], np.where(clients, self.counts, 0))
-
-    def taken_from(self, examples: Batch) -> "HeldOut":
-        """The same with the examples themselves in place of their indices, on the host."""
-        return self._replace(examples=jax.tree.map(lambda x: x[self.examples], examples))
 
 
 class ClientSplit(NamedTuple):
@@ -116,7 +111,7 @@ class Federation(NamedTuple):
       availability: ``[T, M]`` bool or float32, probabilities with which a client can be drawn in round t, t + T, ...;
         None if everybody always can.
       dropout_rate: probability with which a client that was drawn does not answer, float32 scalar; None for 0.
-      client_test: test examples that ``held_out`` has indices into; None where it has those of ``train``.
+      client_test: examples that ``held_out`` has indices into; None where it has those of ``train``.
     """
 
     train: Batch
@@ -132,12 +127,11 @@ class Federation(NamedTuple):
     client_test: Batch | None = None
 
     @property
-    def evaluated(self) -> tuple[Batch | None, HeldOut] | None:
-        """What the evaluation of clients reads: ``held_out``, and the examples unless that has them itself."""
+    def evaluated(self) -> tuple[Batch, HeldOut] | None:
+        """What the evaluation of clients reads: examples, and which of them are whose."""
         if self.held_out is None:
             return None
-        examples = self.train if self.client_test is None else self.client_test
-        return None if isinstance(self.held_out.examples, Batch) else examples, self.held_out
+        return self.train if self.client_test is None else self.client_test, self.held_out
 
 
 def count_malicious(

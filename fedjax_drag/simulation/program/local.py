@@ -16,8 +16,15 @@ from fedjax_drag.data.batching import draw_epochs, draw_positions, whole_batches
 from fedjax_drag.simulation.devices.model_sharding import divided_like_params
 from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.examples import Drawn, class_counts, fetch, loss_moments
-from fedjax_drag.simulation.program.malicious import HONEST, Misled, misled
+from fedjax_drag.simulation.program.examples import (
+    HONEST,
+    Drawn,
+    Misled,
+    class_counts,
+    fetch,
+    loss_moments,
+    misled,
+)
 from fedjax_drag.simulation.run import (
     FULL,
     NOTHING_KEPT,
@@ -28,7 +35,7 @@ from fedjax_drag.simulation.run import (
     RoundInput,
     Run,
 )
-from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params, Uplink
+from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
 from fedjax_drag.types._messages import client_params, shared_params
 from fedjax_drag.types._part import value_of
 
@@ -160,7 +167,12 @@ def local_pass(
     downlink = downlink._replace(num_steps=taken)
     start, each = _start(client, downlink, optimizer, given), (drawn, given.rngs, given.keys)
     if real is None and num_steps is None:
-        end, loss = _all_steps(step, start, each, first_apart=at_once and taken <= _FEW_STEPS)
+        all_steps = functools.partial(_in_one_loop, step)
+        if at_once and taken <= _FEW_STEPS:  # on accelerators the first is apart from the loop
+            first_apart = functools.partial(_first_apart, step)
+            all_steps = functools.partial(jax.lax.platform_dependent, cpu=all_steps, default=first_apart)
+        end, losses = all_steps(start, each)
+        loss = losses.mean()
     else:
         end, loss = _own_steps(step, start, each, real, taken)
     total_step_size = taken * jnp.asarray(step_size)
@@ -190,17 +202,6 @@ def _own_steps(
     with jax.named_scope(LOCAL_STEPS):
         end, total = jax.lax.fori_loop(0, taken, own_step, (start, jnp.zeros(())))
     return end, total / taken
-
-
-def _all_steps(step: Step, start: Position, each: Any, first_apart: bool) -> tuple[Position, Float[Array, ""]]:
-    """All steps and their mean loss; on accelerators the first may be apart from the loop."""
-    in_one_loop = functools.partial(_in_one_loop, step)
-    if first_apart:
-        apart = functools.partial(_first_apart, step)
-        end, losses = jax.lax.platform_dependent(start, each, cpu=in_one_loop, default=apart)
-    else:
-        end, losses = in_one_loop(start, each)
-    return end, losses.mean()
 
 
 def _in_one_loop(step: Step, start: Position, each: Any) -> tuple[Position, Float[Array, " steps"]]:
@@ -316,30 +317,22 @@ def sent_pass(run: Run, shared: RoundInput, own: ClientInput) -> LocalResult:
     An attacker sends what it has computed, without the noise that the client rule adds. What is compressed is what
     leaves the client, its noise included: a function of it reveals no more.
     """
-    local = sent(run.algorithm.client, run.attack, shared, own, client_pass(run, run.algorithm.client, shared, own))
-    compressor, kept = run.compression, own.kept.compression
-    if compressor is None:
-        return local
-    key = sampling.client_key(shared.key, "compression", shared.round, own.client_id)
-    memory = per_client.rows_or(kept, lambda: channel.uplink_memory(compressor, local.uplink))
-    uplink, memory = channel.send(compressor, local.uplink, memory, key)
-    after = local.kept._replace(compression=per_client.kept_like(kept, memory))
-    return local._replace(uplink=uplink, kept=after)
-
-
-def sent(
-    client: ClientRule, attack: Attack | None, shared: RoundInput, own: ClientInput, local: LocalResult
-) -> LocalResult:
-    """The result with the message that leaves the client."""
-    if not client.sends:
-        return local
-    key = sampling.client_key(shared.key, "send", shared.round, own.client_id)
-    uplink = client.send(key, local.uplink)
-    if difference := tree.mismatch(uplink, local.uplink):
-        raise ValueError(f"send of the client rule: returns {difference}")
-    if attack is not None:
-        uplink = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, uplink)
-    return local._replace(uplink=uplink)
+    client, attack, compressor, kept = run.algorithm.client, run.attack, run.compression, own.kept.compression
+    local = client_pass(run, client, shared, own)
+    key_of = functools.partial(sampling.client_key, shared.key, round_index=shared.round, client_id=own.client_id)
+    if client.sends:
+        uplink = client.send(key_of("send"), local.uplink)
+        if difference := tree.mismatch(uplink, local.uplink):
+            raise ValueError(f"send of the client rule: returns {difference}")
+        if attack is not None:
+            uplink = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, uplink)
+        local = local._replace(uplink=uplink)
+    if compressor is not None:
+        memory = per_client.rows_or(kept, lambda: channel.uplink_memory(compressor, local.uplink))
+        uplink, memory = channel.send(compressor, local.uplink, memory, key_of("compression"))
+        after = local.kept._replace(compression=per_client.kept_like(kept, memory))
+        local = local._replace(uplink=uplink, kept=after)
+    return local
 
 
 def draw_batches(

@@ -96,7 +96,7 @@ def _metrics(
 ) -> tuple[Any, ...]:
     """The metrics of a model on the ``number`` held-out examples from ``begin`` on, batch by batch."""
     metrics = [metric for metric in run.model.metrics if metric.of_clients]
-    length = jax.tree.leaves(held_out.examples)[0].shape[0]
+    length = len(held_out.examples)
     size = min(EVALUATION_BATCH, -(-length // run.num_clients))  # about what a client has
 
     def of_batch(index: Any) -> tuple[Any, ...]:

@@ -22,8 +22,8 @@ from fedjax_drag.simulation.devices.placement import everywhere, placed
 from fedjax_drag.simulation.model.initial_params import Start, started
 from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.program import sampling
-from fedjax_drag.simulation.program.evaluation import Goal, evaluate_clients, evaluate_model
-from fedjax_drag.simulation.program.federation import Federation, HeldOut
+from fedjax_drag.simulation.program.evaluation import Goal, OwnExamples, evaluate_clients, evaluate_model
+from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import client_pass
 from fedjax_drag.simulation.program.own_models import evaluate_own_models
 from fedjax_drag.simulation.program.round import choose_cohort, one_round, who_can_be_drawn
@@ -40,9 +40,6 @@ from fedjax_drag.simulation.run import (
 from fedjax_drag.types import Algorithm, Batch, Downlink, Params, State, Uplink
 from fedjax_drag.types._messages import client_params
 from fedjax_drag.types._part import value_of
-
-OwnExamples = tuple[Batch | None, HeldOut, Any]
-"""Training examples, the held-out ones among them, and the statistics ``[M, ...]`` of clients that keep their own."""
 
 Metrics = dict[str, jax.Array]
 """Metrics of a round by name: scalars, or ``[S]``, an entry for each client."""
@@ -232,7 +229,7 @@ def evaluation(
             metrics |= {beginning + name: value for name, value in measured.items()}
     if own is not None:
         clusters = run.algorithm.clusters and run.algorithm.clusters(state.algorithm)
-        metrics |= evaluate_clients(run.model, state.params, state.model, *own, mesh=run.mesh, clusters=clusters)
+        metrics |= evaluate_clients(run.model, state.params, state.model, own, run.mesh, clusters)
     return _everywhere(metrics, run)
 
 

@@ -16,13 +16,12 @@ from fedjax_drag.simulation.devices.placement import bring, placed
 from fedjax_drag.simulation.model.model import Statistics
 from fedjax_drag.simulation.program import sampling, server
 from fedjax_drag.simulation.program.evaluation import attack_metrics, work_metrics
-from fedjax_drag.simulation.program.examples import rehearsed
+from fedjax_drag.simulation.program.examples import losses_of, rehearsed
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import client_pass, step_size_of
 from fedjax_drag.simulation.program.server import stack, stream
-from fedjax_drag.simulation.program.start_loss import losses_of
 from fedjax_drag.simulation.run import Broadcast, ClientInput, Cohort, RoundInput, RoundOutcome, Run, RunState
-from fedjax_drag.types import Downlink, Params, State
+from fedjax_drag.types import Batch, Downlink, Params, State
 
 
 def one_round(
@@ -84,36 +83,30 @@ def one_round(
         clients = clients._replace(attacker_index=attacker_indices(federation, malicious, ids))
     if run.attack is not None and run.attack.rehearses:
         shared = shared._replace(memory=rehearsed(run, shared, clients, state.params, who.drawn))
-    # What the method's server side is given by keyword
-    needs = run.algorithm.needs
+    # What the method's server side is given by keyword: these, and of the others what it needs
+    needs, valid, arrivals = run.algorithm.needs, who.valid, selected.arrivals
     server_key = sampling.round_key(key, "server", state.round)
     extras = {"client_ids": ids, "round": state.round, "key": server_key, "num_examples": clients.num_examples}
-    if who.valid is not None:
-        extras["valid"] = who.valid
-    elif "valid" in needs:
-        extras["valid"] = jnp.ones(ids.shape, bool)
-    is_noised = run.algorithm.guarantee or (isinstance(run.algorithm, TwoSided) and run.algorithm.rule.guarantee)
-    if "expected_clients" in needs or (is_noised and who.valid is not None):
-        extras["expected_clients"] = sampling.expected_clients(federation, run.cohort_size, state.round)
-    if "malicious" in needs:
-        extras["malicious"] = malicious
-    if "step_size" in needs:
-        extras["step_size"] = step_size_of(run, state.round)
-    if "selection_weight" in needs:
-        assert selected.weight is not None
-        extras["selection_weight"] = selected.weight
-    if "staleness" in needs:
-        fresh = jnp.zeros(ids.shape, jnp.int32)
-        extras["staleness"] = fresh if selected.arrivals is None else selected.arrivals.staleness
-    if "starts" in needs:
-        extras["starts"] = jax.vmap(lambda one: shared.seen_by(one).downlink.start, axis_size=len(ids))(clients)
+    extras |= {} if valid is None else {"valid": valid}
     start_loss = losses_of(run, shared, clients) if "start_loss" in needs | run.selection.needs else None
-    if start_loss is not None and "start_loss" in needs:
-        extras["start_loss"] = start_loss.mean
-    if "root_delta" in needs:
-        root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model, **attackers)
-        extras["root_delta"] = root_delta(run, root)
-    extras |= _of_model(run, federation, state, clients)
+    root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model, **attackers)
+    others = {
+        "valid": lambda: jnp.ones(ids.shape, bool) if valid is None else valid,
+        "expected_clients": lambda: sampling.expected_clients(federation, run.cohort_size, state.round),
+        "malicious": lambda: malicious,
+        "step_size": lambda: step_size_of(run, state.round),
+        "selection_weight": lambda: selected.weight,
+        "staleness": lambda: jnp.zeros(ids.shape, jnp.int32) if arrivals is None else arrivals.staleness,
+        "starts": lambda: jax.vmap(lambda one: shared.seen_by(one).downlink.start, axis_size=len(ids))(clients),
+        "start_loss": lambda: start_loss and start_loss.mean,
+        "root_delta": lambda: root_delta(run, root),
+        "predict": lambda: lambda params, x: run.model.predict(params, state.model, x),
+        "example": lambda: _blank_example(run, federation, clients),
+        "root_data": lambda: _root_data(run, federation),
+    }
+    is_noised = run.algorithm.guarantee or (isinstance(run.algorithm, TwoSided) and run.algorithm.rule.guarantee)
+    needed = needs | ({"expected_clients"} if is_noised and valid is not None else set())
+    extras |= {name: other() for name, other in others.items() if name in needed}
     cohort = Cohort(shared, clients, own_state, extras, who, selected, received, start_loss)
     # Local passes, attack, uplink and aggregation: chunk by chunk where sums suffice, else on the stack of messages
     if run.streams:
@@ -182,21 +175,19 @@ def root_delta(run: Run, shared: RoundInput) -> Params:
     return client_pass(run, run.root_client, shared._replace(federation=federation), server).uplink.delta
 
 
-def _of_model(run: Run, federation: Federation, state: RunState, clients: ClientInput) -> dict[str, Any]:
-    """Extras of rules that look at what models predict; see :class:`~fedjax_drag.types.Aggregator`."""
-    needs, preprocess, found = run.algorithm.needs, run.model.preprocess, {}
-    if "predict" in needs:
-        found["predict"] = lambda params, x: run.model.predict(params, state.model, x)
-    if "example" in needs:
-        of_one = jax.tree.map(lambda rows: rows[0], clients.examples)
-        one = gather(federation.train, of_one, jnp.zeros(1, jnp.int32), preprocess)
-        found["example"] = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), one.x)
-    if "root_data" in needs:
-        places = jnp.arange(federation.root_row.shape[0])
-        reachable, examples = _reachable(run, federation, federation.root_row)
-        root = gather(reachable.train, examples, places, preprocess)
-        found["root_data"] = root._replace(real=places < federation.root_count)
-    return found
+def _blank_example(run: Run, federation: Federation, clients: ClientInput) -> Any:
+    """The extra ``example``: zeros like an input of the model."""
+    of_one = jax.tree.map(lambda rows: rows[0], clients.examples)
+    one = gather(federation.train, of_one, jnp.zeros(1, jnp.int32), run.model.preprocess)
+    return jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), one.x)
+
+
+def _root_data(run: Run, federation: Federation) -> Batch:
+    """The extra ``root_data``: the server's own examples."""
+    places = jnp.arange(federation.root_row.shape[0])
+    reachable, examples = _reachable(run, federation, federation.root_row)
+    root = gather(reachable.train, examples, places, run.model.preprocess)
+    return root._replace(real=places < federation.root_count)
 
 
 def _reachable(
@@ -264,14 +255,10 @@ def _observed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome)
 
 def _statistics(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -> Statistics:
     """The model's statistics on the server after a round."""
-    clients, old = cohort.clients, before.model.statistics
-    key = sampling.round_key(cohort.shared.key, "attack on statistics", before.round)
-    attack = None if run.statistics in ("local", "frozen") else run.attack  # then they are in no message
-    attackers = clients.malicious if attack is None else attack.attackers(clients.malicious, before.round)
-    ids = (attackers, clients.client_id, before.round, cohort.who.valid if run.may_be_absent else None)
-    local = server.forged_statistics(attack, key, old, outcome.local.statistics, *ids)
+    old = before.model.statistics
+    local = server.forged_statistics(run, cohort, old, outcome.local.statistics)
     counted = sampling.both(cohort.who.valid, outcome.accepted)
-    return server.combined_statistics(run.statistics, old, local, clients.num_examples, counted)
+    return server.combined_statistics(run.statistics, old, local, cohort.clients.num_examples, counted)
 
 
 def _with_latest(broadcasts: Broadcast, shared: RoundInput) -> Broadcast:

@@ -52,7 +52,7 @@ READERS: dict[str, Callable[[Path], np.ndarray]] = {
 
 def check_availability(name: str, value: Any) -> None:
     """Refuses what cannot be an availability whatever the number of clients."""
-    if value is None or isinstance(value, list | tuple | np.ndarray) or getattr(value, "shape", ()):
+    if isinstance(value, list | tuple | np.ndarray) or getattr(value, "shape", ()):
         return
     if isinstance(value, str | Path):
         allowed = Path(value).suffix in READERS

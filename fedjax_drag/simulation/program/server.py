@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.compression import _channel as channel
@@ -302,40 +302,30 @@ def resolve_statistics(model_state: str, attack: Attack | None) -> str:
     return "average" if attack is None or not attack.forges else "median"
 
 
-def forged_statistics(
-    attack: Attack | None,
-    key: PRNGKeyArray,
-    before: Statistics,
-    local: Statistics,
-    malicious: Bool[Array, " clients"],
-    client_ids: Int[Array, " clients"],
-    round_index: Int[Array, ""],
-    valid: Bool[Array, " clients"] | None = None,
-) -> Statistics:
+def forged_statistics(run: Run, cohort: Cohort, before: Statistics, local: Statistics) -> Statistics:
     """The statistics ``[S, ...]`` as they reach the server.
 
     Args:
-      attack: of the run.
-      key: of the draw.
+      run: whose attack forges them, where they are in a message.
+      cohort: of the round.
       before: the server's.
       local: the clients', leading axis ``[S]``.
-      malicious: ``[S]`` bool.
-      client_ids: ``[S]``.
-      round_index: from 0.
-      valid: whose messages reach the server, ``[S]``; None where nobody can be absent.
     """
-    if attack is None or not attack.forges or not jax.tree.leaves(local):
-        return local
-    if any(name not in POISON_NEEDS for name in attack.needs):
+    attack, clients, round_index = run.attack, cohort.clients, cohort.shared.round
+    sent = run.statistics not in ("local", "frozen") and jax.tree.leaves(local)
+    if not sent or attack is None or not attack.forges or any(name not in POISON_NEEDS for name in attack.needs):
         return local
     # Numbers such as counters are no quantities that an attack could scale.
     floating = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
     changes = jax.tree.map(lambda new, old: new - old if floating(new) else None, local, before)
-    told = {"client_ids": client_ids, "round": round_index} | ({} if valid is None else {"valid": valid})
-    sent = attack.forge(key, Uplink(changes), malicious, **told).delta
+    attackers = attack.attackers(clients.malicious, round_index)
+    key = sampling.round_key(cohort.shared.key, "attack on statistics", round_index)
+    told = {"client_ids": clients.client_id, "round": round_index}
+    told |= {"valid": cohort.who.valid} if run.may_be_absent else {}
+    forged = attack.forge(key, Uplink(changes), attackers, **told).delta
     return jax.tree.map(
-        lambda change, new, old: new if change is None else jnp.where(tree.expand(malicious, new), old + change, new),
-        sent,
+        lambda change, new, old: new if change is None else jnp.where(tree.expand(attackers, new), old + change, new),
+        forged,
         local,
         before,
         is_leaf=lambda x: x is None,

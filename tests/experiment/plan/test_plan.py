@@ -17,9 +17,9 @@ from fedjax_drag.experiment.plan.programs import typical_steps
 from fedjax_drag.experiment.plan.runs import RunPlan
 from fedjax_drag.experiment.sweep.grid import load_grid
 from fedjax_drag.per_client import PerClient
-from fedjax_drag.simulation.batch import LoweredCells
 from fedjax_drag.simulation.devices.placement import placement, resolve_mesh
 from fedjax_drag.simulation.engine import LoweredRun
+from fedjax_drag.simulation.planning.outline import Lowered
 from fedjax_drag.simulation.planning.setup import resolve_batching
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
@@ -85,11 +85,11 @@ def lowered_run(settings, devices):
     batching = resolve_batching(settings.clients_axis, settings.clients_per_chunk, "gpu", settings.cohort_size)
     mesh, shapes = resolve_mesh(settings.mesh, settings.cohort_size, devices), state(settings)
     outline = SimpleNamespace(shapes=shapes, shardings=placement(shapes, mesh), rows_on=settings.client_state)
-    return LoweredRun(SimpleNamespace(advance=None, evaluate=None), outline, mesh, batching)
+    return LoweredRun(Lowered(None, None), outline, mesh, batching)
 
 
 def lowered_cells(settings, width, devices):
-    return LoweredCells(SimpleNamespace(advance=None, evaluate=None), None, None, ClientBatching("vmap"), width)
+    return LoweredRun(Lowered(None, None), None, None, ClientBatching("vmap"), width)
 
 
 def quiet(words):
@@ -170,7 +170,7 @@ def test_own_models_are_part_of_an_evaluation(target, compiler, monkeypatch, pla
 
     def with_own_models(settings, devices):
         found = lowered_run(settings, devices)
-        lowered = SimpleNamespace(advance=None, evaluate=None, evaluate_own=object())
+        lowered = Lowered(None, None, evaluate_own=object())
         return LoweredRun(lowered, found.outline, found.mesh, found.batching)
 
     monkeypatch.setattr("fedjax_drag.experiment.plan.runs.lower_settings", with_own_models)

@@ -1,12 +1,14 @@
 """``--debug-nans``: a healthy run passes, one that makes a NaN is told with its rounds."""
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import yaml
 from tiny import SYNTHETIC
@@ -74,6 +76,18 @@ def test_a_nan_of_one_round_is_found(eval_every):
             fd.simulate(rule, **options)
     finally:
         jax.config.update("jax_debug_nans", False)
+
+
+@pytest.mark.thorough
+def test_an_attack_without_an_example_to_reach_makes_no_nan():
+    data = fd.data.load("digits")
+    test = jax.tree.map(lambda x: x[data.test.y == 0], data.test)
+    data = fd.data.partition.iid(dataclasses.replace(data, test=test), num_clients=6)
+    options = {"model": fd.models.mlp(data.num_classes, hidden=(2,)), "data": data, "cohort_size": 3, "num_rounds": 1}
+    options |= {"local_steps": 1, "batch_size": 2, "step_size": 0.1, "num_byzantine": 1}
+    with jax.debug_nans(True):
+        history = fd.simulate(fd.aggregators.fedavg(), attack=fd.attacks.backdoor(target=0), **options).history
+    assert np.isnan(history["attack_success_rate"]).all()
 
 
 @pytest.mark.thorough
