@@ -96,7 +96,7 @@ class BatchSimulation:
     @property
     def spec(self) -> Run:
         """The run of the first cell as a value, without the arrays that all have in common."""
-        return self.whole.runs[0]
+        return self.whole.cells[0].run
 
     @property
     def mesh(self) -> Mesh | None:
@@ -143,10 +143,10 @@ class BatchSimulation:
         """Measured time of a client's local step in the first cell, run alone; None without ``time_clients``."""
         if not self.first.time_clients:
             return None
-        federation = self.whole.federations[0]._replace(train=self.examples[0])
-        own = joined(self.spec, self.whole.common), federation, self.whole.keys[0]
-        state = programs.init(own[0], own[2], None)
-        return measure_seconds(programs.client, *own, state) / TIMED_STEPS
+        run, federation, key = self.whole.cells[0]
+        run, federation = joined(run, self.whole.common), federation._replace(train=self.examples[0])
+        state = programs.init(run, key, None)
+        return measure_seconds(programs.client, run, federation, key, state) / TIMED_STEPS
 
     def run(
         self,
@@ -277,7 +277,7 @@ def lower_batch(
     given = initial_params.given(settings[0].initial_params, first.shapes, settings[0].model)
     cells = shapes_of(whole.at([0]), width, share_of(mesh) or everyone)
     lowered = lower_cells(over, common, cells, examples, outlined(given, everyone), first.shapes, platform)
-    return LoweredRun(lowered, first, mesh, whole.runs[0].batching, width)
+    return LoweredRun(lowered, first, mesh, whole.cells[0].run.batching, width)
 
 
 def _row(cell: int, tree: Any) -> Any:

@@ -126,20 +126,16 @@ class Whole(NamedTuple):
     """All cells of a batch, on the host.
 
     Attributes:
-      runs: of each cell, with None in the place of arrays that all have in common.
-      common: these arrays, and None in the place of everything else.
-      federations: of each, without training examples, index lists padded to a common length.
-      keys: of each.
+      cells: each by itself, without an axis; their index lists are padded to a common length.
+      common: arrays that all runs have in common, and None in the place of everything else.
     """
 
-    runs: tuple[Run, ...]
+    cells: tuple[Cells, ...]
     common: Run
-    federations: tuple[Federation, ...]
-    keys: tuple[Any, ...]
 
     def at(self, places: Sequence[int]) -> Cells:
         """Cells stacked."""
-        return jax.tree.map(stacked, *[Cells(self.runs[at], self.federations[at], self.keys[at]) for at in places])
+        return jax.tree.map(stacked, *[self.cells[place] for place in places])
 
 
 def gathered(
@@ -165,8 +161,8 @@ def gathered(
     if len({likeness(*one) for one in zip(settings, runs, strict=True)}) > 1:
         raise ValueError("cells differ in more than numbers, seeds and the split of the data: cannot be one program")
     federations = _padded([federate(one)._replace(train=(), client_test=None) for one in settings])
-    keys = tuple(jax.random.key(one.seed) for one in settings)
-    return Whole(*_divided(runs), tuple(federations), keys), Over(ClientBatching(cells_axis), mesh), width
+    (own, common), keys = _divided(runs), (jax.random.key(one.seed) for one in settings)
+    return Whole(tuple(map(Cells, own, federations, keys)), common), Over(ClientBatching(cells_axis), mesh), width
 
 
 def likeness(settings: Settings, run: Run | None = None) -> Hashable:
@@ -196,10 +192,8 @@ def likeness(settings: Settings, run: Run | None = None) -> Hashable:
 
 def outlines_of(whole: Whole, train: Any) -> tuple[Outline, ...]:
     """What is known of each cell's run from shapes."""
-    return tuple(
-        outline(joined(run, whole.common), federation._replace(train=train), key, DEVICE)
-        for run, federation, key in zip(whole.runs, whole.federations, whole.keys, strict=True)
-    )
+    of_cell = lambda run, federation, key: outline(run, federation._replace(train=train), key, DEVICE)
+    return tuple(of_cell(joined(cell.run, whole.common), cell.federation, cell.key) for cell in whole.cells)
 
 
 def examples_of(first: Settings) -> Examples:

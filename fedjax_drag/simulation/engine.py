@@ -30,7 +30,7 @@ from fedjax_drag.simulation.driver import Stopper
 from fedjax_drag.simulation.model import initial_params
 from fedjax_drag.simulation.model.model import joined
 from fedjax_drag.simulation.option_groups import EarlyStopping, Watching, check_adversary
-from fedjax_drag.simulation.options import check_options, documented, option, options, takes
+from fedjax_drag.simulation.options import check_options, option, options, takes
 from fedjax_drag.simulation.planning.outline import Lowered, Outline, lowered, outline
 from fedjax_drag.simulation.planning.setup import federate, mesh_of, run_of
 from fedjax_drag.simulation.planning.spending import spent_by
@@ -247,7 +247,6 @@ class For:
     devices: Sequence[Any] | None = option(_check_devices, default=None)
 
 
-@documented
 @options
 class LowerArguments(For, Arguments):
     """The arguments of :func:`lower`."""

@@ -51,7 +51,6 @@ from fedjax_drag.simulation.program.federation import (
     count_malicious,
     hold_out,
     lists_of,
-    malicious_per_cohort,
 )
 from fedjax_drag.simulation.program.sampling import as_trace
 from fedjax_drag.simulation.run import FULL
@@ -262,13 +261,11 @@ class Arguments(Measurement, Execution, Adversary, Participation, LocalWork, Par
     """
 
 
-@documented
 @options
 class SimulateArguments(EarlyStopping, Watching, Arguments):
     """The arguments of :func:`~fedjax_drag.simulation.engine.simulate`."""
 
 
-@documented
 @options
 class Settings(Arguments):
     """The :class:`Arguments` of a run, checked when they are made; ``algorithm`` is no rule any more.
@@ -352,13 +349,8 @@ class Settings(Arguments):
     @property
     def may_be_absent(self) -> bool:
         """Whether a client can be missing for another reason than the method's."""
-        waits_not = self.deadline_seconds is not None or self.is_asynchronous
+        waits_not = self.deadline_seconds is not None or self.selected_by.max_staleness is not None
         return self.availability_trace is not None or bool(self.dropout_rate) or self.drops_late or waits_not
-
-    @property
-    def is_asynchronous(self) -> bool:
-        """Whether clients of a round may have started in earlier ones."""
-        return self.selected_by.max_staleness is not None
 
     @property
     def drops_late(self) -> bool:
@@ -374,21 +366,6 @@ class Settings(Arguments):
         )
 
     @property
-    def active_attack(self) -> Attack | None:
-        """The attack of malicious clients; None where there are none, so that the bits are those of no attack."""
-        return self.attack if self.num_malicious else None
-
-    @property
-    def num_byzantine_in_cohort(self) -> int:
-        """How many clients of a cohort are malicious on the average, rounded up: what rules are told."""
-        return malicious_per_cohort(self.data.num_clients, self.cohort_size, self.num_malicious, self.byzantine_of)[0]
-
-    @property
     def is_run_alone(self) -> bool:
         """Whether no other run shares its program: rows of clients are on the host, or devices divide its model."""
         return self.client_state != DEVICE or divides_model(self.mesh)
-
-    @property
-    def uses_root(self) -> bool:
-        """Whether the server has root data of its own."""
-        return not self.algorithm.needs.isdisjoint({"root_delta", "root_data"})

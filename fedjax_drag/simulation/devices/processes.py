@@ -146,7 +146,12 @@ def from_first(function: Callable[..., T], *args: Any) -> T:
     """
     if not jax.distributed.is_initialized():
         return function(*args)
-    raised, message = _outcome(function, *args) if is_first() else (False, b"")
+    raised, message = False, b""
+    if is_first():
+        try:
+            message = pack(function(*args))
+        except Exception as error:
+            raised, message = True, pack_error(error)
     # The length is sent first, in two parts: without jax_enable_x64 an integer has 32 bits.
     head = np.array([*divmod(len(message), 2**31), raised], np.int32)
     high, low, raised = map(int, multihost_utils.broadcast_one_to_all(head))
@@ -155,14 +160,6 @@ def from_first(function: Callable[..., T], *args: Any) -> T:
     if raised:
         raise unpack_error(received)
     return unpack(received)
-
-
-def _outcome(function: Callable[..., Any], *args: Any) -> tuple[bool, bytes]:
-    """Whether ``function(*args)`` raised, and its value or exception as bytes."""
-    try:
-        return False, pack(function(*args))
-    except Exception as error:
-        return True, pack_error(error)
 
 
 def check_same(name: str, tree: Any) -> None:

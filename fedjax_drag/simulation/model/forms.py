@@ -1,10 +1,9 @@
 """From a user's model in any of its forms to pure functions: linen modules and pairs here, nnx modules in ``nnx``."""
 
 import contextlib
-import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +17,7 @@ from fedjax_drag import checks, tree
 from fedjax_drag.models.lora import LoRA
 from fedjax_drag.models.modes import module_of
 from fedjax_drag.simulation.model.model import (
+    Like,
     ModelForm,
     Modes,
     Statistics,
@@ -27,20 +27,18 @@ from fedjax_drag.simulation.model.model import (
     model_name,
     modes_of,
 )
-from fedjax_drag.types import Params
-from fedjax_drag.types._part import comparable
+from fedjax_drag.types import Params, Part
 
 _USUAL, _ANY_OTHER = "dropout", "params"
 """The stream that most modules name, and the one from which Flax draws for a stream that was not given."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ShownForm:
+class ShownForm(Part):
     """A model whose call shows by its signature how it is told that it is in training.
 
     Args:
       model: as the user gave it, with or without modes.
-      example: shape and dtype of an input ``[1, ...]``, or a pytree of them.
+      example: shape and dtype of an input ``[1, ...]``, or of several.
       frozen: whether BatchNorm normalises by its running statistics in training too, and no collection changes.
 
     Raises:
@@ -48,21 +46,11 @@ class ShownForm:
     """
 
     model: Any
-    example: Any
+    example: Like
     frozen: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         _ = self.modes
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other._key == self._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    @property
-    def _key(self) -> Hashable:
-        return comparable(self.model), jax.tree.structure(self.example), *jax.tree.leaves(self.example), self.frozen
 
     @property
     def name(self) -> str:
@@ -76,7 +64,7 @@ class ShownForm:
     @property
     def zeros(self) -> Any:
         """An input of zeros."""
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.example)
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.example.tree)
 
     @cached_property
     def modes(self) -> Modes:
@@ -98,7 +86,7 @@ class LinenForm(ShownForm):
         try:
             variables = dict(self.inner.init(key, self.zeros, **self.modes.evaluation))
         except Exception as error:  # a user's module may raise anything
-            what = f"fails for inputs {tree.described(self.example, 1)}"
+            what = f"fails for inputs {tree.described(self.example.tree, 1)}"
             raise ValueError(f"{self.name}: {what}: {checks.first_line(error)}") from error
         return variables.pop("params", {}), variables
 
@@ -221,9 +209,9 @@ def form_of(model: Any, example: Any, frozen: bool = False) -> ModelForm:
     """
     inner = module_of(model)
     if is_pair(inner):
-        return PairForm(model, example)
+        return PairForm(model, Like.of(example))
     if isinstance(inner, nn.Module):
-        return LinenForm(model, example, frozen)
+        return LinenForm(model, Like.of(example), frozen)
     from fedjax_drag.simulation.model.nnx import form_of_nnx  # here: imports nnx, which takes 0.2 s
 
     return form_of_nnx(model, frozen)

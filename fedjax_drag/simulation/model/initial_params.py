@@ -150,7 +150,10 @@ def given(value: Any, like: Any, model: Any = None) -> Start | None:
     own = variables_of(model)
     if value is None:
         return None if own is None else _split(*own, like)
-    start = _read(value, like)
+    where, found = NAME, value
+    if isinstance(value, str | os.PathLike):
+        where, found = f"{NAME}={str(value)!r}", stored(value)
+    start = fitted(where, named(found), like.params, like.model)
     if own is not None and start.statistics is None:
         start = start._replace(statistics=own[1])
     return start
@@ -164,12 +167,6 @@ def _split(params: Params, statistics: Statistics, like: Any) -> Start:
     is_none = lambda node: node is None
     take = lambda part: jax.tree.map(lambda leaf, own: None if leaf is None else own, part, params, is_leaf=is_none)
     return Start(take(like.params), take(frozen), statistics)
-
-
-def _read(value: Any, like: Any) -> Start:
-    if not isinstance(value, str | os.PathLike):
-        return fitted(NAME, named(value), like.params, like.model)
-    return fitted(f"{NAME}={str(value)!r}", named(stored(value)), like.params, like.model)
 
 
 def stored(value: str | os.PathLike[str]) -> dict[str, Any]:

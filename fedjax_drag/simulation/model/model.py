@@ -169,6 +169,24 @@ class ModelForm(Protocol):
         ...
 
 
+class Like(NamedTuple):
+    """Structure and shapes of a pytree, which are compared by value."""
+
+    structure: Any
+    shapes: tuple[jax.ShapeDtypeStruct, ...]
+
+    @classmethod
+    def of(cls, arrays: Any) -> "Like":
+        """Those of arrays or shapes."""
+        leaves, structure = jax.tree.flatten(arrays)
+        return cls(structure, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves))
+
+    @property
+    def tree(self) -> Any:
+        """A pytree of the shapes."""
+        return jax.tree.unflatten(self.structure, self.shapes)
+
+
 class ModelState(NamedTuple):
     """What a model has beside the parameters that are trained.
 
@@ -241,7 +259,7 @@ class Model(Part):
 
     def apply(self, params: Params, state: ModelState, x: Any) -> Any:
         """Outputs ``[B, ...]`` of inputs in evaluation."""
-        return self._wide(self._call(self.form.evaluate, params, state, x))
+        return self._cast(self._call(self.form.evaluate, params, state, x), "float32")
 
     def train(
         self, params: Params, state: ModelState, x: Any, rngs: Streams, real: jax.Array | None
@@ -259,7 +277,7 @@ class Model(Part):
           Outputs ``[B, ...]``, and the statistics after the batch.
         """
         outputs, after = self._call(self.form.train, params, state, x, rngs, real)
-        return self._wide(outputs), after
+        return self._cast(outputs, "float32"), after
 
     def predict(self, params: Params, state: ModelState, x: jax.Array) -> Prediction:
         """Outputs and representation of inputs in evaluation."""
@@ -304,28 +322,23 @@ class Model(Part):
         return jnp.where(batch.real, losses, 0.0).sum() / jnp.maximum(batch.real.sum(), 1), after
 
     def _prediction(self, outputs: Any, representation: Any) -> Prediction:
-        outputs = self._wide(outputs)
-        representation = outputs if representation is None else self._wide(representation)
+        outputs = self._cast(outputs, "float32")
+        representation = outputs if representation is None else self._cast(representation, "float32")
         return Prediction(outputs, representation.reshape(representation.shape[0], -1))
 
     def _call(self, function: Callable[..., Any], params: Params, state: ModelState, x: Any, *others: Any) -> Any:
         """A function of the form of all parameters, in the dtype of the computation and by the forms of layers."""
-        everything = self._narrow(joined(params, state.frozen))
+        everything = self._cast(joined(params, state.frozen), self.compute_dtype)
         function = in_fast_forms(function) if self.forms == "fast" else function
-        return function(everything, state.statistics, self._narrow(x), *others)
+        return function(everything, state.statistics, self._cast(x, self.compute_dtype), *others)
 
     def weights(self, targets: Any) -> jax.Array | None:
         """What each example weighs in the mean loss, ``[B]``; None where each weighs 1."""
         return self.loss.weights(targets) if isinstance(self.loss, Loss) else None
 
-    def _narrow(self, arrays: Any) -> Any:
-        """Floating arrays in the dtype of the computation."""
-        return arrays if self.compute_dtype == "float32" else _cast(arrays, self.compute_dtype)
-
-    def _wide(self, outputs: Any) -> Any:
-        return outputs if self.compute_dtype == "float32" else _cast(outputs, "float32")
-
-
-def _cast(arrays: Any, dtype: str) -> Any:
-    """A pytree, its floating arrays in ``dtype``."""
-    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, arrays)
+    def _cast(self, arrays: Any, dtype: str) -> Any:
+        """Floating arrays in the dtype of the computation, or back in float32."""
+        if self.compute_dtype == "float32":
+            return arrays
+        floating = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
+        return jax.tree.map(lambda x: x.astype(dtype) if floating(x) else x, arrays)

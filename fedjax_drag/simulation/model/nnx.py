@@ -5,7 +5,7 @@ import functools
 import operator
 import zlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,23 +15,11 @@ from jaxtyping import Array, Bool, PRNGKeyArray
 
 from fedjax_drag import checks
 from fedjax_drag.models.modes import module_of
-from fedjax_drag.simulation.model.model import Statistics, Streams, model_name, modes_of
+from fedjax_drag.simulation.model.model import Like, Statistics, Streams, model_name, modes_of
 from fedjax_drag.types import Params
 
 _KINDS = (nnx.Param, nnx.RngState, ...)
 """Parameters, random streams, and the rest, in the order of a split."""
-
-
-class Like(NamedTuple):
-    """Structure and shapes of a part of a module's state."""
-
-    structure: Any
-    shapes: tuple[jax.ShapeDtypeStruct, ...]
-
-    @property
-    def state(self) -> Any:
-        """The same with shapes as the values of its variables."""
-        return jax.tree.unflatten(self.structure, self.shapes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,14 +50,14 @@ class NnxForm:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        return tuple(sorted({variable.get_metadata("tag") for _, variable in _flat(self.rngs.state)}))
+        return tuple(sorted({variable.get_metadata("tag") for _, variable in _flat(self.rngs.tree)}))
 
     def init(self, key: PRNGKeyArray) -> tuple[Params, Statistics]:
         """Those that the maker makes; of a module that has parameters zeros, whose place :func:`variables_of` takes."""
         if self.maker is not None:
             params, _, rest = nnx.split(self.maker(rngs=nnx.Rngs(key)), *_KINDS)[1:]
         else:
-            blank = lambda like: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like.state)
+            blank = lambda like: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like.tree)
             params, rest = blank(self.params), blank(self.rest)
         return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
 
@@ -93,8 +81,8 @@ class NnxForm:
         return logits, jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, statistics)
 
     def _merged(self, graph: Any, params: Params, statistics: Statistics, rngs: Streams) -> Any:
-        seeded = _seeded(self.rngs.state, rngs)
-        return nnx.merge(graph, _filled(self.params.state, params), seeded, _filled(self.rest.state, statistics))
+        seeded = _seeded(self.rngs.tree, rngs)
+        return nnx.merge(graph, _filled(self.params.tree, params), seeded, _filled(self.rest.tree, statistics))
 
 
 def form_of_nnx(model: Any, frozen: bool = False) -> NnxForm:
@@ -116,10 +104,7 @@ def form_of_nnx(model: Any, frozen: bool = False) -> NnxForm:
     make = _made if checks.has_hash(given) else _made.__wrapped__
     module: Any = given if is_module else make(given)
     modes = modes_of(model, module.__call__, 1)
-    likes = [
-        Like(jax.tree.structure(state), tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in jax.tree.leaves(state)))
-        for state in nnx.split(module, *_KINDS)[1:]
-    ]
+    likes = [Like.of(state) for state in nnx.split(module, *_KINDS)[1:]]
     return NnxForm(
         model_name(model),
         (_graph(module, training=True, frozen=frozen), _graph(module, training=False, frozen=frozen)),

@@ -48,7 +48,7 @@ from fedjax_drag.simulation.planning.selecting import check_selection
 from fedjax_drag.simulation.planning.spending import check_statistics
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.dissimilarity import requested
-from fedjax_drag.simulation.program.federation import Federation, choose_root, lists_of
+from fedjax_drag.simulation.program.federation import Federation, choose_root, lists_of, malicious_per_cohort
 from fedjax_drag.simulation.program.server import resolve_statistics
 from fedjax_drag.simulation.run import FULL, Run
 from fedjax_drag.simulation.settings import Settings
@@ -103,7 +103,7 @@ def federate(settings: Settings) -> Federation:
     of_federation = settings.byzantine_of == "federation"
     malicious = choose_malicious(data.num_clients, number if of_federation else 0, settings.seed)
     root = np.zeros(0, np.int32)
-    if settings.uses_root:
+    if not settings.algorithm.needs.isdisjoint({"root_delta", "root_data"}):
         drawn_from = (settings.root_source, settings.seed)
         root = choose_root(data, malicious, settings.root_size, settings.root_bias, *drawn_from)
     drawn = None if of_federation else np.int32(number)
@@ -139,15 +139,17 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
     Raises:
       ValueError: if the parts do not fit together.
     """
-    attack, targets, asked = settings.active_attack, settings.data.train.y, settings.model_state
+    number, targets, asked = settings.num_malicious, settings.data.train.y, settings.model_state
+    attack = settings.attack if number else None  # of nobody is none: the bits are those of no attack
     if attack is not None and not settings.data.num_classes and hasattr(targets, "dtype"):  # one array
         attack = told(attack, target_mean=np.asarray(targets).mean(0, dtype=np.float64))
     statistics = resolve_statistics(settings.algorithm.model_state if asked == "auto" else asked, attack)
     model = _model_of(settings, statistics == "frozen")
     fewest_steps, steps = span(settings.local_steps)
     fewest_epochs, epochs = span(settings.local_epochs)
+    num_clients, cohort_size = settings.data.num_clients, settings.cohort_size
     run = Run(
-        algorithm=told(settings.algorithm, num_clients=settings.data.num_clients),
+        algorithm=told(settings.algorithm, num_clients=num_clients),
         model=model,
         root_client=settings.root_client or sgd(),
         step_size=settings.step_size,
@@ -156,8 +158,8 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
         augmentation=as_part(settings.augmentation),
         compression=settings.compression,
         downlink_compression=settings.downlink_compression,
-        num_clients=settings.data.num_clients,
-        cohort_size=settings.cohort_size,
+        num_clients=num_clients,
+        cohort_size=cohort_size,
         batch_size=settings.batch_size,
         local_steps=steps,
         local_epochs=epochs,
@@ -169,13 +171,11 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
         keeps_optimizer=settings.local_optimizer_state == "keep",
         statistics=statistics,
         reject_nonfinite=settings.nonfinite == "reject",
-        num_byzantine=settings.num_byzantine_in_cohort,
+        num_byzantine=malicious_per_cohort(num_clients, cohort_size, number, settings.byzantine_of)[0],
         may_be_absent=settings.may_be_absent,
         compresses_forged=settings.forged_messages == "compressed",
         streams=resolve_aggregation(settings.aggregation, settings.algorithm, attack),
-        batching=resolve_batching(
-            settings.clients_axis, settings.clients_per_chunk, platform_of(devices), settings.cohort_size
-        ),
+        batching=resolve_batching(settings.clients_axis, settings.clients_per_chunk, platform_of(devices), cohort_size),
         diagnostics=settings.reports_clients,
         matmul_precision=settings.matmul_precision,
         selection=settings.selected_by,

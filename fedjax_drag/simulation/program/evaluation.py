@@ -212,7 +212,8 @@ def by_client_and_class(evaluated: Mapping[str, Any], metrics: Sequence[Metric],
     """
     found = dict(evaluated)
     if "class_correct" in found:
-        found["class_accuracy"] = _shares(found.pop("class_correct"), found.pop("class_examples"))
+        correct, number = np.float64(found.pop("class_correct")), np.float64(found.pop("class_examples"))
+        found["class_accuracy"] = np.where(number > 0, correct / np.maximum(number, 1), np.nan).astype(np.float32)
     for metric in metrics:
         for name in [beginning + metric.name for beginning in OF_CLIENTS]:
             if name in found:
@@ -248,12 +249,6 @@ def over_clients(
         "std": worst_first.std(),
     }
     return {f"{name}_{figure}": np.float32(value) for figure, value in figures.items()}
-
-
-def _shares(correct: Any, number: Any) -> np.ndarray:
-    """``correct / number`` as float32; NaN where there is nothing."""
-    number = np.asarray(number, np.float64)
-    return np.where(number > 0, np.asarray(correct) / np.maximum(number, 1), np.nan).astype(np.float32)
 
 
 _SUCCESS = "attack_success_rate"

@@ -9,6 +9,7 @@ from nets import Net
 
 import fedjax_drag as fd
 from fedjax_drag.simulation.model.forms import LinenForm
+from fedjax_drag.simulation.model.model import Like
 from fedjax_drag.simulation.program.server import combined_statistics, resolve_statistics
 
 COUNTS = np.array([1, 2, 3, 4, 10])
@@ -85,7 +86,7 @@ class Counting(nn.Module):
 
 def test_a_counter_of_a_linen_module_can_be_frozen():
     for frozen, steps in ((True, 0), (False, 1)):
-        functions = LinenForm(Counting(), jax.ShapeDtypeStruct((1, 2), jnp.float32), frozen)
+        functions = LinenForm(Counting(), Like.of(jax.ShapeDtypeStruct((1, 2), jnp.float32)), frozen)
         statistics = functions.train(*functions.init(jax.random.key(0)), jnp.ones((1, 2)), {}, None)[1]
         assert statistics["counters"]["steps"] == steps
 
