@@ -93,6 +93,7 @@ def test_an_accuracy_equal_to_the_target_reaches_it_in_float32_too(count, target
     assert read_back.rounds_to(target) == 5
     assert read_back.rounds_to(target + 1e-4) is None, "one example more"
     assert result().rounds_to(target) is None, "of a run that had nothing left to do"
+    assert read_back.rounds_to(np.inf) is None
 
 
 def test_runs_are_compared_by_what_all_have():
