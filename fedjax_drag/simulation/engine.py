@@ -36,7 +36,7 @@ from fedjax_drag.simulation.planning.setup import federate, mesh_of, run_of
 from fedjax_drag.simulation.planning.spending import spent_by
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.progress import Progress
+from fedjax_drag.simulation.progress import Progress, has_bars
 from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.run import Run, RunState
 from fedjax_drag.simulation.runner import Evaluation, Simulation
@@ -221,8 +221,8 @@ def simulate(
         raise ValueError(
             f"num_rounds={simulation.num_rounds}: counts from the start; must be more than the {start} of initial"
         )
-    quiet = True if progress is False or not processes.is_first() else None
-    with Progress(algorithm.name, asked.num_rounds, start, quiet=quiet, every=0.0 if progress else None) as bar:
+    is_shown = processes.is_first() and (has_bars() if progress is None else progress)
+    with Progress(algorithm.name, asked.num_rounds, start, quiet=None if is_shown else True, every=0.0) as bar:
         show = lambda event: bar.update(event.round, asked.criterion.said(event.metrics))
         return simulation.run([show, *callbacks, Stopper(early, criterion=asked.criterion)], initial)
 

@@ -29,7 +29,7 @@ class Progress:
       start: units that were done before.
       unit: what is counted.
       quiet: True for neither bar nor lines, False for a bar; None for a bar where :func:`has_bars`, else lines.
-      every: the time in seconds between two lines; 0 for one at each update; None for no lines.
+      every: the time in seconds between two lines, default :data:`SECONDS_BETWEEN_LINES`; 0 for one at each update.
       share: how many units it is of what it runs inside.
     """
 
@@ -41,14 +41,14 @@ class Progress:
         *,
         unit: str = "round",
         quiet: bool | None = None,
-        every: float | None = SECONDS_BETWEEN_LINES,
+        every: float | None = None,
         share: float = 1.0,
     ):
         bar = has_bars() if quiet is None else not quiet
         self._label, self._total, self._unit, self._share = label, total, unit, share
         self._done = self._before = start
         self._said = ""
-        self._every = None if bar or quiet else every
+        self._every = None if bar or quiet else SECONDS_BETWEEN_LINES if every is None else every
         self._started = time.monotonic()
         self._compiled = False
         timing = "[{elapsed}<{remaining}, {rate_noinv_fmt}{postfix}]"
