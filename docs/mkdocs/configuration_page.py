@@ -14,10 +14,16 @@ from fedjax_drag.experiment.build import catalog
 from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, OPTIONAL
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.simulation.option_groups import GROUPS, EarlyStopping
+from fedjax_drag.simulation import option_groups as options
 from fedjax_drag.simulation.settings import Settings
 
 DOCS = Path(__file__).parents[1]
+
+GROUPS = (
+    *(options.LocalWork, options.Participation, options.Adversary),
+    *(options.Execution, options.Measurement, options.EarlyStopping),
+)
+"""The groups of options, in the order of the page."""
 
 IN_PYTHON = {
     "rounds": "`num_rounds`",
@@ -85,7 +91,7 @@ This page and the one before are written by `python docs/mkdocs/configuration_pa
 
 def page() -> str:
     """The page to be read: a line for each key, in the groups of the code."""
-    groups = {_title(group): _names(group) for group in (*GROUPS, EarlyStopping)}
+    groups = {_title(group): _names(group) for group in GROUPS}
     own = set(_names(Config)) - {key for keys in groups.values() for key in keys}
     groups = {"The experiment": [key for key in _names(Config) if key in own]} | groups
     parts = [HEAD]
