@@ -14,7 +14,7 @@ weights of the clients.
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -315,7 +315,7 @@ def _without_screening(extras: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in extras.items() if name not in ("valid", "reject_nonfinite")}
 
 
-@forwards("rule", "accumulate", "finish", "needs_first_pass", "prepare")
+@forwards("rule", "accumulate", "finish", "needs_first_pass", "prepare", "of_mean")
 class summed_rule(SummedAggregator):
     """The rule that a pair of sums describes, by functions.
 
@@ -323,18 +323,14 @@ class summed_rule(SummedAggregator):
       init: as of :class:`~fedjax_drag.types.Aggregator`.
       rule: the sums of the clients that count; see :class:`SummedAggregator`.
       needs: as of :class:`~fedjax_drag.types.Aggregator`.
-      split: as of :class:`~fedjax_drag.types.Aggregator`.
       metrics_after_sum: metrics ``[S]`` that compare a client's delta with the sum over all of them, each as
         ``(deltas, total, valid) -> [S]``. They have length 0 where deltas come in chunks and are not kept.
-      of_mean: as of :class:`~fedjax_drag.types.Sums`.
     """
 
     init: InitFn
     rule: Sums
     needs: frozenset[str] = frozenset()
-    split: Literal["clients", "coordinates"] = "clients"
     metrics_after_sum: Mapping[str, Callable[..., jax.Array]] | None = None
-    of_mean: bool = False
 
     def __repr__(self) -> str:
         return f"Aggregator({self.name})"

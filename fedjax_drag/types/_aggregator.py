@@ -4,7 +4,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 
@@ -216,19 +216,6 @@ class Aggregator(Part):
       guarantee: of differential privacy; None for none.
       num_clients: M, of the only federation that the state fits; None for any.
     """
-
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            init: InitFn,
-            apply: ApplyFn,
-            needs: frozenset[str] = frozenset(),
-            split: Literal["clients", "coordinates"] = "coordinates",
-            sums: Sums | None = None,
-            guarantee: Guarantee | None = None,
-            num_clients: int | None = None,
-        ) -> None: ...
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         return object.__new__(FunctionAggregator if cls is Aggregator else cls)

@@ -3,7 +3,7 @@
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 
@@ -144,25 +144,6 @@ class Algorithm(Part):
       model_state: what ``model_state="auto"`` stands for; ``"auto"`` for what it is without the method.
       communicates: whether clients and server exchange messages; without, none are counted.
     """
-
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            client: ClientRule,
-            init: InitFn,
-            broadcast: BroadcastFn,
-            aggregate: AggregateFn,
-            needs: frozenset[str] = frozenset(),
-            split: Literal["clients", "coordinates"] = "coordinates",
-            eligible: EligibleFn | None = None,
-            output: OutputFn | None = None,
-            sums: Sums | None = None,
-            guarantee: Guarantee | None = None,
-            num_clients: int | None = None,
-            num_models: int | None = None,
-            clusters: ClustersFn | None = None,
-        ) -> None: ...
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         return object.__new__(FunctionAlgorithm if cls is Algorithm else cls)

@@ -3,7 +3,7 @@
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
@@ -145,17 +145,6 @@ class Attack(Part):
     """
 
     keeps_state = True  # or a field
-
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            poison: PoisonFn | None = None,
-            forge: ForgeFn | None = None,
-            needs: frozenset[str] = frozenset(),
-            goal: GoalFn | None = None,
-            active: ActiveFn | None = None,
-        ) -> None: ...
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         return object.__new__(FunctionAttack if cls is Attack else cls)

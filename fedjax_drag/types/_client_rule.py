@@ -3,7 +3,7 @@
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
@@ -167,19 +167,6 @@ class ClientRule(Part):
       keyed: whether ``direction`` draws random numbers and receives a ``key``.
       guarantee: of differential privacy for what is sent; None for none.
     """
-
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            begin: BeginFn | None = None,
-            direction: DirectionFn | KeyedDirectionFn | None = None,
-            report: ReportFn | None = None,
-            keeps_carry: bool = False,
-            send: SendFn | None = None,
-            keyed: bool = False,
-            guarantee: Guarantee | None = None,
-        ) -> None: ...
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         return object.__new__(FunctionClientRule if cls is ClientRule else cls)

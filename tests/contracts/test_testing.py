@@ -80,6 +80,11 @@ def test_rules_of_equal_functions_share_a_program():
     assert stateless(scale=1)(None).metrics["scale"].dtype != stateless(scale=1.0)(None).metrics["scale"].dtype
 
 
+def test_sums_of_the_mean_are_those_of_their_rule():
+    nothing = lambda *_, **__: None
+    assert summed_rule(stateless(), Sums(nothing, nothing, of_mean=True)).streamed.of_mean
+
+
 @pytest.mark.parametrize(
     "build",  # pages of the documentation check the first two
     [
