@@ -6,9 +6,10 @@ it is run where the program says how often, and once where that depends on its i
 unless the caller knows its length.
 """
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fedjax_drag.accelerators.hlo import Computation, Instruction, Module, is_scalar, num_bytes, parse
@@ -127,15 +128,6 @@ class Work(NamedTuple):
         parts = self.each - other.each, self.exchanged - other.exchanged, self.sent - other.sent
         return Work(*parts, self.open_loops - other.open_loops)
 
-    def and_then(self, other: "Work", times: int = 1) -> "Work":
-        """What is done before another program that is run ``times`` over, and by it."""
-
-        def grown(one: Counter[Any], then: Counter[Any]) -> Counter[Any]:
-            return one + Counter({key: times * number for key, number in then.items()})
-
-        parts = grown(self.each, other.each), grown(self.exchanged, other.exchanged), grown(self.sent, other.sent)
-        return Work(*parts, self.open_loops + other.open_loops)
-
     def limits(self, chip: Chip) -> dict[str, float]:
         """Seconds of its kernels by what limits each, of :data:`LIMITS`."""
         seconds: dict[str, float] = dict.fromkeys(LIMITS, 0.0)
@@ -150,6 +142,21 @@ class Work(NamedTuple):
         return sum(self.limits(chip).values())
 
 
+def total(parts: Iterable[tuple[int, Work]]) -> Work:
+    """What several programs do, each run so many times; their open loops count once."""
+    runs = [*parts]
+
+    def added(name: str) -> Counter[Any]:
+        whole = Counter[Any]()
+        for times, work in runs:
+            for key, number in getattr(work, name).items():
+                whole[key] += times * number
+        return whole
+
+    open_loops = sum(work.open_loops for times, work in runs if times)
+    return Work(added("each"), added("exchanged"), added("sent"), open_loops)
+
+
 def work_of(text: str, lengths: Mapping[str, int] | None = None, least: bool = False) -> Work:
     """What a compiled program does.
 
@@ -162,9 +169,7 @@ def work_of(text: str, lengths: Mapping[str, int] | None = None, least: bool = F
       ValueError: the text is not a compiled program's.
     """
     module = parse(text)
-    counter = _Counter(module, lengths or {}, least)
-    counter.add(module.entry, 1, {})
-    return Work(counter.each, counter.exchanges, counter.sent, counter.open_loops)
+    return _Reader(module, lengths or {}, least).work(module.entry, {})
 
 
 def memory_of(compiled: Any) -> Memory:
@@ -178,41 +183,40 @@ def memory_of(compiled: Any) -> Memory:
     )
 
 
-class _Counter:
-    """Adds up the instructions of a module."""
+class _Reader(NamedTuple):
+    """What :func:`work_of` is given."""
 
-    def __init__(self, module: Module, lengths: Mapping[str, int], least: bool = False) -> None:
-        self.module, self.of_tpu, self.lengths, self.least = module, module.of_tpu, lengths, least
-        self.open_loops = 0
-        self.each, self.exchanges, self.sent = Counter[Kernel](), Counter[str](), Counter[str]()
+    module: Module
+    lengths: Mapping[str, int]
+    least: bool
 
-    @property
-    def bytes(self) -> int:
-        return sum(times * kernel.bytes for kernel, times in self.each.items())
-
-    def add(self, name: str, times: int, environment: Environment) -> None:
-        """A computation that is run so many times; ``environment`` has the constants among its parameters."""
+    def work(self, name: str, environment: Environment) -> Work:
+        """What a computation does; ``environment`` has the constants among its parameters."""
         computation = self.module.computations[name]
-        for instruction in computation.instructions.values():
-            self._add_one(instruction, computation, times, environment)
+        ran = (self._parts(one, computation, environment) for one in computation.instructions.values())
+        return total(itertools.chain.from_iterable(ran))
 
-    def _add_one(self, one: Instruction, within: Computation, times: int, environment: Environment) -> None:
+    def _parts(self, one: Instruction, within: Computation, environment: Environment) -> Iterator[tuple[int, Work]]:
+        """What an instruction does, and how often."""
         if one.opcode == "while":
             number, inner = trips(self.module, one, within, environment)
             number = self._told(one) if number is None else number
-            self.open_loops += number is None and times > 0
             body = one.attribute("body")
             assert body is not None
-            self.add(body, times * (1 if number is None else number), inner)
+            turn = self.work(body, inner)
+            yield (1, turn._replace(open_loops=turn.open_loops + 1)) if number is None else (number, turn)
         elif one.opcode == "conditional":
-            self._add_alternative(one.called, times)
+            alternatives = [self.work(name, {}) for name in one.called]
+            yield 1, (min if self.least else max)(alternatives, key=lambda work: work.bytes)
         elif one.opcode in ("call", "async-start"):
-            for name in one.called:
-                self.add(name, times, {})
+            yield from ((1, self.work(name, {})) for name in one.called)
         elif not self._is_free(one):
             kernel = Kernel(_kind(one), self._moved(one, within), *operations(one, within, self.module))
-            self.each[kernel] += times
-            self._add_exchange(one, within, times)
+            exchanged, sent = Counter[str](), Counter[str]()
+            for kind, size in self._exchanges(one, within):
+                exchanged[kind] += 1
+                sent[kind] += size
+            yield 1, Work(Counter([kernel]), exchanged, sent, 0)
 
     def _told(self, loop: Instruction) -> int | None:
         """Trips of a loop that the caller knows."""
@@ -225,35 +229,21 @@ class _Counter:
         if one.opcode in _FREE or one.opcode.endswith("-done") or 'custom_call_target="AllocateBuffer"' in one.rest:
             return True
         is_simple = one.opcode.removesuffix("-start") not in (*COLLECTIVES, "fusion", "custom-call", "reduce")
-        return self.of_tpu and is_simple and is_scalar(one.shape)
+        return self.module.of_tpu and is_simple and is_scalar(one.shape)
 
-    def _add_alternative(self, branches: list[str], times: int) -> None:
-        """Of alternatives the one that moves most, or least."""
-        counters = []
-        for name in branches:
-            counters.append(_Counter(self.module, self.lengths, self.least))
-            counters[-1].add(name, times, {})
-        chosen = (min if self.least else max)(counters, key=lambda counter: counter.bytes)
-        self.open_loops += chosen.open_loops
-        self.each += chosen.each
-        self.exchanges += chosen.exchanges
-        self.sent += chosen.sent
-
-    def _add_exchange(self, one: Instruction, within: Computation, times: int) -> None:
-        """The collective of an instruction, or those inside a fusion."""
+    def _exchanges(self, one: Instruction, within: Computation) -> Iterator[tuple[str, int]]:
+        """The collective of an instruction, or those inside a fusion: what it is, and its bytes."""
         kind = one.opcode.removesuffix("-start")
         if kind in COLLECTIVES:
             taken = sum(num_bytes(_unspaced(within.instructions[name].shape)) for name in one.operands)
             given = num_bytes(_unspaced(one.shape))
             if one.opcode in ("all-gather-start", "collective-permute-start", "all-to-all-start"):
                 given -= taken  # the result of a start names its operands too
-            self.exchanges[kind] += times
-            self.sent[kind] += times * max(taken, given)
+            yield kind, max(taken, given)
         if one.opcode == "fusion":
-            for name in one.called:
-                fused = self.module.computations[name]
+            for fused in map(self.module.computations.__getitem__, one.called):
                 for inner in fused.instructions.values():
-                    self._add_exchange(inner, fused, times)
+                    yield from self._exchanges(inner, fused)
 
     def _moved(self, one: Instruction, within: Computation) -> int:
         """Bytes that a kernel reads and writes."""

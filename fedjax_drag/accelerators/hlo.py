@@ -65,13 +65,14 @@ class Computation:
         return [i for i in self.instructions.values() if name in i.operands]
 
 
-class Module(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Module:
     """A compiled program: its computations by name, and the name of the one that is run."""
 
     computations: dict[str, Computation]
     entry: str
 
-    @property
+    @functools.cached_property
     def of_tpu(self) -> bool:
         """Whether it is compiled for a TPU, where every array lies in tiles."""
         return any(":T(" in i.shape for i in self.computations[self.entry].instructions.values())

@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedjax_drag import checks, tree
-from fedjax_drag.types import PER_CLIENT_EXTRAS, ApplyFn, Deltas, InitFn, Params, State, extras_of
+from fedjax_drag.types import EXTRAS, PER_CLIENT_EXTRAS, ApplyFn, Deltas, InitFn, Params, State, extras_of
 
 
 class MetricsOnly(NamedTuple):
@@ -112,26 +112,6 @@ def apply_screened(
         return concluded((params, state), after, who, reject_nonfinite)
 
 
-MEANING = {
-    "client_ids": "integers [S]",
-    "num_examples": "how many examples each client has, [S]",
-    "start_loss": "the loss of each client's examples where its local pass starts, [S]",
-    "step_size": "the step size of local steps",
-    "selection_weight": "weights that make the mean over the cohort unbiased, [S]",
-    "staleness": "updates of the parameters since each client has started, integers [S]",
-    "starts": "the parameters from which each client has started, like the deltas",
-    "round": "the index of the round, from 0",
-    "key": "a random key, such as jax.random.key(0)",
-    "root_delta": "the delta of a local pass over the server's own data, like params",
-    "predict": "a function (params, x) -> Prediction of the model, a part such as Function(...) where it is traced",
-    "example": "one input of the model, of which shape and dtype count",
-    "root_data": "the server's own examples, a Batch",
-    "dissimilarity": "how far the clients' data are from the common distribution, [S]",
-    "malicious": "who is malicious, bool [S], which only a simulation knows",
-}
-"""What the extras of a rule are."""
-
-
 def check_extras(
     extras: Mapping[str, Any], required: Collection[str], params: Params, size: int, num_clients: int | None = None
 ) -> dict[str, Any]:
@@ -151,7 +131,7 @@ def check_extras(
     """
     missing = sorted(set(required) - set(extras))
     if missing:
-        meanings = [MEANING.get(name, "an extra of this rule") for name in missing]
+        meanings = [EXTRAS.get(name, "an extra of this rule") for name in missing]
         pairs = zip(missing, meanings, strict=True)
         raise TypeError("; ".join(f"{name}: must be given to apply by keyword, {meaning}" for name, meaning in pairs))
     if "root_delta" in required:

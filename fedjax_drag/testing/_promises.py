@@ -19,21 +19,8 @@ _RTOL, _ATOL = 1e-4, 1e-5
 COMMON = {"weight", "cosine", "num_rejected"}
 """Metrics that every rule and every method has."""
 
-ON_REQUEST = {
-    "root_delta",
-    "malicious",
-    "num_byzantine",
-    "start_loss",
-    "step_size",
-    "selection_weight",
-    "staleness",
-    "starts",
-    "predict",
-    "example",
-    "root_data",
-    *DISSIMILARITIES,
-}
-"""Extras that a rule or a method receives only if it needs them."""
+UNASKED = {"client_ids", "round", "key", "num_examples"}
+"""Extras that a rule or a method receives whether it needs them or not."""
 
 Subject = TypeVar("Subject")
 
@@ -94,7 +81,7 @@ def random_extras(params: Params, cohort: int, round: int, needs: Collection[str
         "root_data": Batch(rng.normal(size=(6, 3)).astype(np.float32), np.arange(6) % 2),
     }
     asked = {"dissimilarity" if name in DISSIMILARITIES else name for name in needs}
-    return {name: value for name, value in extras.items() if name in asked or name not in ON_REQUEST}
+    return {name: value for name, value in extras.items() if name in asked | UNASKED}
 
 
 def made_up_model(params: Params, x: jax.Array) -> Prediction:

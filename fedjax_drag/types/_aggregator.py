@@ -32,29 +32,28 @@ STATIC_EXTRAS = ("num_byzantine", "reject_nonfinite")
 DISSIMILARITIES = {"dissimilarity": "flattened", "class_histogram_dissimilarity": "class_histogram"}
 """Names in ``needs`` that ask for the extra ``dissimilarity``, and the distance that each stands for."""
 
-
-EXTRAS = (
-    "client_ids",
-    "round",
-    "key",
-    "root_delta",
-    "num_examples",
-    "start_loss",
-    "step_size",
-    "selection_weight",
-    "staleness",
-    "starts",
-    "predict",
-    "example",
-    "root_data",
-    *DISSIMILARITIES,
-    "valid",
-    "malicious",
-    "num_byzantine",
-    "expected_clients",
-    "exchange",
-)
-"""What ``needs`` of a rule or a method can name."""
+EXTRAS = {
+    "client_ids": "integers [S]",
+    "round": "the index of the round, from 0",
+    "key": "a random key, such as jax.random.key(0)",
+    "root_delta": "the delta of a local pass over the server's own data, like params",
+    "num_examples": "how many examples each client has, [S]",
+    "start_loss": "the loss of each client's examples where its local pass starts, [S]",
+    "step_size": "the step size of local steps",
+    "selection_weight": "weights that make the mean over the cohort unbiased, [S]",
+    "staleness": "updates of the parameters since each client has started, integers [S]",
+    "starts": "the parameters from which each client has started, like the deltas",
+    "predict": "a function (params, x) -> Prediction of the model, a part such as Function(...) where it is traced",
+    "example": "one input of the model, of which shape and dtype count",
+    "root_data": "the server's own examples, a Batch",
+    **dict.fromkeys(DISSIMILARITIES, "how far the clients' data are from the common distribution, [S]"),
+    "valid": "who takes part, bool [S]",
+    "malicious": "who is malicious, bool [S], which only a simulation knows",
+    "num_byzantine": "how many of the cohort may be malicious, an integer",
+    "expected_clients": "how many clients answer on the average",
+    "exchange": "an Exchange, which only a simulation knows",
+}
+"""What ``needs`` of a rule or a method can name, and what each is."""
 
 
 @runtime_checkable

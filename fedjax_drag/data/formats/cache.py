@@ -3,9 +3,8 @@
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,6 @@ ENVIRONMENT_VARIABLE = "FEDJAX_DRAG_CACHE"
 
 _READERS = 3
 """Version of the readers: with another one, files are read again."""
-
-_may_keep = ContextVar("may_keep", default=True)
 
 Arrays = dict[str, np.ndarray]
 
@@ -47,7 +44,7 @@ def cached(name: str, sources: Sequence[Path], read: Callable[[], Arrays]) -> Ar
     if arrays:
         return arrays
     arrays = {entry: np.asarray(values, order="C") for entry, values in read().items()}
-    if place and _may_keep.get():
+    if place:
         with suppress(OSError):  # no space, no permission, or another process was faster: nothing is kept
             make_private(place.parent)
             with replaced(place) as stream:
@@ -65,16 +62,6 @@ def _recall(place: Path, key: str) -> Arrays | None:
     except Exception:  # a damaged archive may raise any
         pass
     return None
-
-
-@contextmanager
-def kept_as_it_is() -> Iterator[None]:
-    """Within it, nothing is added to the cache."""
-    before = _may_keep.set(False)
-    try:
-        yield
-    finally:
-        _may_keep.reset(before)
 
 
 def cache_folder() -> Path | None:

@@ -108,7 +108,7 @@ def compile_programs(lowered: Any, settings: Settings, mesh: Mesh | None, chip: 
         own_models = compiled(own)
         at_once = settings.data.num_clients if settings.client_state == DEVICE else settings.cohort_size
         times = math.ceil(settings.data.num_clients / at_once)
-        evaluation = evaluation.and_then(counts.work_of(own_models.as_text()), times)
+        evaluation = counts.total([(1, evaluation), (times, counts.work_of(own_models.as_text()))])
         own_memory = counts.memory_of(own_models)
         evaluated = max(evaluated, own_memory, key=lambda memory: memory.output + memory.temporary)
     calls = math.ceil(settings.num_rounds / (settings.rounds_per_compile or settings.eval_every))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fedjax_drag.checks import message_of
-from fedjax_drag.data.formats.cache import kept_as_it_is
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.config import Config
@@ -38,11 +37,10 @@ def splits(runs: Sequence[ReportedRun]) -> tuple[list[tuple[Panel, str]], str]:
     made, federations = [], Federations()
     for config in [*reversed(different.values())][:SPLITS]:
         try:
-            with kept_as_it_is():
-                fed = federations.split(resolve(_without_download(config)))
-                if not fed.has_labels:
-                    return made, "Not shown, since an example has no single class."
-                report = fed.skew_report()
+            fed = federations.split(resolve(_without_download(config)))
+            if not fed.has_labels:
+                return made, "Not shown, since an example has no single class."
+            report = fed.skew_report()
         except (ValueError, OSError, ImportError) as error:
             return made, f"Not shown, since the data cannot be had here: {message_of(error)}"
         about = f"examples by client and class: {report.title}"
