@@ -8,7 +8,7 @@ import functools
 import inspect
 import math
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,14 +35,13 @@ from fedjax_drag.simulation.options import LARGEST
 _LARGEST_NUMBER = float(np.finfo(np.float32).max)
 
 
-def resolve(config: Config, code: Code | None = None, keys: Collection[str] | None = None) -> Config:
+def resolve(config: Config, code: Code | None = None) -> Config:
     """Checks every component's name and arguments, and writes out the defaults it relies on.
 
     Args:
       config: a single-run configuration.
       code: what code the configuration may refer to; None to read one that is not to be run: components that refer to
         code stay as written, without a builder.
-      keys: of the components; None for all.
 
     Returns:
       The configuration with default arguments filled in, other than those that the experiment supplies; components
@@ -51,12 +50,10 @@ def resolve(config: Config, code: Code | None = None, keys: Collection[str] | No
     Raises:
       ValueError: an unknown name or argument, a wrong type, a required argument left out, or code that may not be run.
     """
-    tables = {key: key for key in COMPONENTS} | SCHEDULED
-    given = {key: getattr(config, key) for key in tables if keys is None or key in keys}
-    resolved = {
-        key: each(part, lambda one, key=key: _resolve(tables[key], key, one, KIND_OF[tables[key]].supplied, code))
-        for key, part in given.items()
-    }
+    resolved: dict[str, Any] = {}
+    for key, table in ({key: key for key in COMPONENTS} | SCHEDULED).items():
+        chosen = functools.partial(_resolve, table, key, supplied=KIND_OF[table].supplied, code=code)
+        resolved[key] = each(getattr(config, key), chosen)
     return dataclasses.replace(config, **resolved)
 
 

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import re
 import types
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -268,13 +268,11 @@ def _check_either(overrides: Sequence[Mapping[str, Any]]) -> None:
             raise ValueError(f"{key}={value!r}, {other}={given[other]!r}: must be exactly one of the two")
 
 
-def check(mapping: Mapping[str, Any], like: Config | None = None, changed: Collection[str] = ()) -> Config:
+def check(mapping: Mapping[str, Any]) -> Config:
     """Checks the type and the range of every value, and what two values say together.
 
     Args:
       mapping: every key with its value, from :func:`~fedjax_drag.experiment.config.config.merged`.
-      like: a checked configuration, whose values of all keys but ``changed`` are taken as they are; None to check all.
-      changed: keys of which ``mapping`` may have other values than ``like``.
 
     Returns:
       The configuration; its components are as written, and its numbers of the types of their keys.
@@ -282,21 +280,19 @@ def check(mapping: Mapping[str, Any], like: Config | None = None, changed: Colle
     Raises:
       ValueError: one line naming the key, its value and what is allowed.
     """
-    kept = {} if like is None else {key: getattr(like, key) for key in mapping if key not in changed}
-    whole, mapping = mapping, {key: value for key, value in mapping.items() if key not in kept}
     _check_literal(mapping)
-    if not isinstance(whole["compare"], Mapping | types.NoneType):
+    if not isinstance(mapping["compare"], Mapping | types.NoneType):
         allowed = "null or a mapping from labels to the keys that each changes"
-        raise ValueError(f"compare={whole['compare']!r}: must be {allowed}")
-    others: dict[str, Any] = {"compare": whole["compare"]}  # its variants are checked one by one
+        raise ValueError(f"compare={mapping['compare']!r}: must be {allowed}")
+    values = dict(mapping)  # the variants under compare are checked one by one
     for key, value in mapping.items():
         if key in COMPONENTS or (key in SCHEDULED and isinstance(value, Mapping)):
-            others[key] = split_all(key, value)
+            values[key] = split_all(key, value)
         elif key != "compare":
-            others[key] = _typed(key, value)
-    if checks.is_concrete(others.get("local_epochs")):
-        others["local_epochs"] = float(others["local_epochs"])
-    config = Config(**{**kept, **others})
+            values[key] = _typed(key, value)
+    if checks.is_concrete(values["local_epochs"]):
+        values["local_epochs"] = float(values["local_epochs"])
+    config = Config(**values)
     groups.check_pass(config.local_steps, config.local_epochs, config.epoch_order)
     options.check_options(config)
     groups.check_deadline(config.local_steps, config.deadline, config.late)

@@ -213,11 +213,8 @@ def _points(
     labels: Mapping[str, list[Any]],
     code: Code | None,
 ) -> tuple[Point, ...]:
-    """The cells: what no axis changes is resolved once, the rest is merged, checked and resolved for each."""
-    changed = {"name", *(axis.partition(".")[0] for axis in axes if axis != METHOD)}
-    changed |= {EITHER[key] for key in changed if key in EITHER}
-    kept = [field.name for field in dataclasses.fields(Config) if field.name not in changed]
-    starts = {label: (one.to_mapping(), resolve(one, code, kept)) for label, one in (compared or {"": base}).items()}
+    """The cells, each merged, checked and resolved."""
+    starts = {label: one.to_mapping() for label, one in (compared or {"": base}).items()}
     points = []
     for choice in itertools.product(*(range(len(values)) for values in axes.values())):
         values = {axis: labels[axis][i] for axis, i in zip(axes, choice, strict=True)}
@@ -225,10 +222,9 @@ def _points(
         label = describe(values)
         name = describe({axis: value for axis, value in values.items() if axis != "seed"}) or base.name
         ordered = [_nested(axis, changes[axis]) for axis in sorted(changes, key=lambda axis: axis.count("."))]
-        start, resolved = starts[values.get(METHOD, "")]
         with within(f"axes: {label}"):  # whole components are set before the arguments inside them
-            config = check(merged(start, [*ordered, {"name": name}]), resolved, changed)
-            points.append(Point(values, label, slug(label), resolve(config, code, changed)))
+            config = check(merged(starts[values.get(METHOD, "")], [*ordered, {"name": name}]))
+            points.append(Point(values, label, slug(label), resolve(config, code)))
     shared = Counter(point.folder for point in points)
     return tuple(
         dataclasses.replace(point, folder=f"{point.folder[:_MOST_LETTERS]}-{zlib.crc32(point.label.encode()):08x}")
