@@ -4,7 +4,6 @@ A configuration takes them too (:class:`~fedjax_drag.experiment.config.config.Co
 is for Python; the objects that a run is made of are :class:`~fedjax_drag.simulation.settings.Parts`.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ from fedjax_drag.simulation.devices.host_state import DEVICE, PLACES
 from fedjax_drag.simulation.devices.model_sharding import CLIENTS, ShardingRules, check_rules
 from fedjax_drag.simulation.devices.placement import MESHES
 from fedjax_drag.simulation.options import (
+    LARGEST,
     count,
     one_of,
     option,
@@ -274,7 +274,7 @@ class Measurement:
 
 def check_stop_when(name: str, value: Any) -> None:
     """Refuses what is neither a number nor a function; the metric decides which numbers there are."""
-    if not callable(value) and not (checks.is_concrete(value) and math.isfinite(value)):
+    if not callable(value) and not (checks.is_concrete(value) and abs(value) <= LARGEST):
         raise ValueError(f"{name}={checks.shown(value)}: must be an accuracy in (0, 1], or for fd.simulate a function")
 
 

@@ -65,9 +65,7 @@ def _check_step_size(key: str, value: Any) -> None:
         return
     if not checks.is_concrete(value):
         raise ValueError(f"{key}={value!r}: must be a number or a schedule, {MAPPING}")
-    checks.positive(key, value)
-    if value > options.LARGEST:
-        raise ValueError(f"{key}={value!r}: must be at most {options.LARGEST}")
+    checks.in_range(key, value, 0.0, options.LARGEST, open_low=True)
 
 
 def component(name: str, **arguments: Any) -> Any:
@@ -290,8 +288,8 @@ def check(mapping: Mapping[str, Any]) -> Config:
             values[key] = split_all(key, value)
         elif key != "compare":
             values[key] = _typed(key, value)
-    if checks.is_concrete(values["local_epochs"]):
-        values["local_epochs"] = float(values["local_epochs"])
+    if checks.is_concrete(epochs := values["local_epochs"]) and abs(epochs) <= options.LARGEST:
+        values["local_epochs"] = float(epochs)
     config = Config(**values)
     groups.check_pass(config.local_steps, config.local_epochs, config.epoch_order)
     options.check_options(config)
