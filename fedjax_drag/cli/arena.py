@@ -67,7 +67,7 @@ def run(
     Exit status: 0 done, 1 an arena failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM.
     """
     with common.reported(debug):
-        with common.user_errors(), common.without_garbage_collection():
+        with common.user_errors():
             from fedjax_drag.experiment.arena.protocol import load_arena
             from fedjax_drag.experiment.arena.standing import read
 
@@ -107,7 +107,7 @@ def enter(
     Exit status: 0 done, 1 an arena failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM.
     """
     with common.reported(debug):
-        with common.user_errors(), common.without_garbage_collection():
+        with common.user_errors():
             from fedjax_drag.experiment.arena.play import entered
             from fedjax_drag.experiment.config.config import flatten
             from fedjax_drag.experiment.config.yaml_text import parse
@@ -119,7 +119,7 @@ def enter(
 
 def _play(arena: Any, given: Any, out: Path | None, quiet: bool, allow_code: bool) -> None:
     """Plays what is left of an arena, with the rows that are given, and shows the standing."""
-    with common.user_errors(), common.without_garbage_collection():
+    with common.user_errors():
         from fedjax_drag.cores import one_device_per_core, start
         from fedjax_drag.experiment.arena import play, tables
         from fedjax_drag.experiment.arena.trials import Trials

@@ -1,7 +1,6 @@
 """Shared by the commands: arguments and options, errors as one line."""
 
 import errno
-import gc
 import glob
 import os
 import shlex
@@ -143,18 +142,6 @@ def writes(option: str, path: Path | None) -> Iterator[None]:
             raise
         reason = f"{error.strerror}: {error.filename!r}"
         raise MisuseError(f"{option}={str(path)!r}: cannot be written ({reason}); choose another place") from error
-
-
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Looks for no garbage: while modules are imported and programs traced there is none, and looking takes time."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def sweep(
     goes on from there).
     """
     with common.reported(debug), common.nan_checks(debug_nans):
-        with common.user_errors(), common.without_garbage_collection():
+        with common.user_errors():
             from fedjax_drag.cli.folders import default_folder
             from fedjax_drag.cores import one_device_per_core, start
             from fedjax_drag.experiment.build.own_parts import Code
