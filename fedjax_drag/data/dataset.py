@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -245,7 +246,9 @@ def from_arrays(
     (x, y), (x_test, y_test) = examples.checked("train", train_x, train_y), examples.checked("test", test_x, test_y)
     tree.check_structure("test_x", x_test, "train_x", x)
     examples.each(_check_alike, "test_x", x_test, x)
-    examples.each(examples.check_channels, "train_x", x)
+    names = [f"train_x{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(x)]
+    for one, own in zip(names, jax.tree.leaves(x), strict=True):
+        examples.check_channels(one, own)
     if num_classes is None:
         num_classes = targets.number_of_classes(y, y_test)
     is_given, is_single = mean is not None or std is not None, hasattr(x, "dtype")
@@ -263,10 +266,7 @@ def from_arrays(
     )
     if is_single:
         _check_statistics(shift.tolist(), scale.tolist(), x.shape[1:])
-    kept = [
-        stored(own, of_test, shift, scale, f"train_x{jax.tree_util.keystr(path)}")
-        for (path, own), of_test in zip(jax.tree.leaves_with_path(x), jax.tree.leaves(x_test), strict=True)
-    ]
+    kept = [*map(partial(stored, mean=shift, std=scale), names, jax.tree.leaves(x), jax.tree.leaves(x_test))]
     x, x_test = (jax.tree.unflatten(jax.tree.structure(x), [one[part] for one in kept]) for part in (0, 1))
     if is_single:
         shift, scale = kept[0][2:]

@@ -86,9 +86,7 @@ def statistics(x: np.ndarray, normalize: Normalize = "standard") -> Statistics:
     return ((0.0,), (1.0,)) if x.dtype == np.uint8 else _unit(x)
 
 
-def stored(
-    train: np.ndarray, test: np.ndarray, mean: np.ndarray, std: np.ndarray, name: str = "train_x"
-) -> tuple[np.ndarray, ...]:
+def stored(name: str, train: np.ndarray, test: np.ndarray, mean: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, ...]:
     """Floating inputs as float32, with the mean and std that belong to them.
 
     Where float32 would round an entry of the last axis, such as a time in seconds since 1970, by more than a hundredth
@@ -97,11 +95,11 @@ def stored(
     Other inputs stay as they are.
 
     Args:
+      name: of the training inputs in the warning.
       train: ``[N, ..., F]``, finite in float32 if floating.
       test: ``[N', ..., F]``.
       mean: ``[F]`` or ``[1]``.
       std: as ``mean``.
-      name: of the training inputs in the warning.
 
     Returns:
       Train, test, mean and std: ``(x - mean) / std`` is that of the arguments. Mean is 0 and std 1 for entries that are

@@ -1,5 +1,6 @@
 """Transformer decoder for next tokens, and the block that it shares with the vision transformer."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -172,18 +173,19 @@ def transformer(
     Examples:
       >>> model = transformer(num_classes=80, layers=2, width=64)
     """
-    if size is not None:
-        checks.one_of("size", size, SIZES)
-    shape = Size(layers, heads, width) if size is None else SIZES[size]
-    check_size(shape)
+    shape = size_of(size, SIZES, Size(layers, heads, width))
     checks.count("num_classes", num_classes, 1)
     checks.count("max_length", max_length, 1)
     return Transformer(num_classes, shape, max_length, bool(return_sequences), bool(scan_layers))
 
 
-def check_size(size: Size) -> None:
-    """Raises ValueError for counts that make no transformer."""
-    for name, value in size._asdict().items():
-        checks.count(name, value, 1)
+def size_of(name: str | None, published: Mapping[str, Size], otherwise: Size) -> Size:
+    """A published size, or another one where there is no name; ValueError for what makes no transformer."""
+    if name is not None:
+        checks.one_of("size", name, published)
+    size = otherwise if name is None else published[name]
+    for argument, value in size._asdict().items():
+        checks.count(argument, value, 1)
     if size.width % size.heads:
         raise checks.ArgumentError("heads", f"must divide width={size.width}", given=size.heads)
+    return size

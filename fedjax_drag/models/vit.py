@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_drag import checks
-from fedjax_drag.models.transformer import BLOCK_SHARDING, Size, check_size, through_blocks
+from fedjax_drag.models.transformer import BLOCK_SHARDING, Size, size_of, through_blocks
 
 SIZES = {
     "ti": Size(12, 3, 192),
@@ -89,10 +89,7 @@ def vit(
     Examples:
       >>> model = vit(num_classes=10, width=32)
     """
-    if size is not None:
-        checks.one_of("size", size, SIZES)
-    shape = Size(layers, heads, width) if size is None else SIZES[size]
-    check_size(shape)
+    shape = size_of(size, SIZES, Size(layers, heads, width))
     patch = patch if patch is not None else 4 if size is None else 16
     checks.count("num_classes", num_classes, 1)
     checks.count("patch", patch, 1)
