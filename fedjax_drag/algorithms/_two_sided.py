@@ -7,7 +7,6 @@
 
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -18,11 +17,8 @@ from fedjax_drag.ops.screening import Screening, screen
 from fedjax_drag.types import (
     Aggregator,
     Algorithm,
-    Batch,
     ClientRule,
     Deltas,
-    Downlink,
-    GradFn,
     Params,
     State,
     Sums,
@@ -73,38 +69,9 @@ class TwoSided(Algorithm):
     def client(self) -> ClientRule:
         return ClientSide(self)
 
-    def receive(self, downlink: Downlink, loss: Callable[[Params], jax.Array]) -> Downlink:
-        """As of :class:`~fedjax_drag.types.ClientRule`, by default all."""
-        del loss
-        return downlink
-
-    def begin(self, downlink: Downlink) -> Any:
-        """As of :class:`~fedjax_drag.types.ClientRule`, by default no carry."""
-        del downlink
-        return ()
-
-    def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
-        """As of :class:`~fedjax_drag.types.ClientRule`."""
-        raise undefined(self, "direction")
-
-    def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> Any:
-        """As of :class:`~fedjax_drag.types.ClientRule`, by default no message beside the delta."""
-        del downlink, w_end, carry, total_step_size
-        return ()
-
-    def own(self, params: Params, layers: Params) -> Any:
-        """As of :class:`~fedjax_drag.types.ClientRule`, by default nothing."""
-        del params, layers
-        return ()
-
-    def trained(self, w: Any) -> Params:
-        """As of :class:`~fedjax_drag.types.ClientRule`, by default ``w``."""
-        return w
-
-    def keep(self, downlink: Downlink, w_end: Any, carry: Any, total_step_size: jax.Array) -> Any:
-        """As of :class:`~fedjax_drag.types.ClientRule`, by default ``w_end.own``."""
-        del downlink, carry, total_step_size
-        return w_end.own
+    # The equations of a client, as of ClientRule, by whose defaults a subclass goes that does not state them.
+    receive, begin, direction, report = ClientRule.receive, ClientRule.begin, ClientRule.direction, ClientRule.report
+    own, trained, keep = ClientRule.own, ClientRule.trained, ClientRule.keep
 
 
 @forwards("method", "receive", "begin", "direction", "report", "own", "trained", "keep")
