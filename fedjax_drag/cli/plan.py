@@ -60,12 +60,10 @@ def plan(
 
     Exit status: 0 everything fits, 1 something does not fit, 2 bad usage or configuration, or no compiler.
     """
-    with common.reported(debug):
-        with common.user_errors():
-            found, experiment = _loaded(config, overrides or (), target, allow_code)
+    with common.reported(debug), common.user_errors():
+        found, experiment = _loaded(config, overrides or (), target, allow_code)
         say = lambda words: None if quiet else typer.echo(f"compiling {words} ...", err=True)
-        with common.user_errors():
-            fits = _tell(experiment, found, say, cells_per_program, as_json)
+        fits = _tell(experiment, found, say, cells_per_program, as_json)
     if not fits:
         raise typer.Exit(common.FAILED)
 

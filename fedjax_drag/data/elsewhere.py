@@ -241,6 +241,9 @@ def _inputs(train: Any, test: Any) -> Arrays:
 
     numeric = [name for name in train.columns if train[name].dtype.kind in "iuf"]
     others = [name for name in train.columns if name not in numeric]
+    for name in numeric:
+        with checks.explained("test", f"have numbers in {name!r}, as train has"):
+            test[name].to_numpy(float, na_value=np.nan)
     encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
     encoded = ColumnTransformer([("numbers", SimpleImputer(strategy="median"), numeric), ("others", encoder, others)])
     texts = dict.fromkeys(others, "str")

@@ -203,5 +203,7 @@ def test_columns_that_are_not_there_are_refused(table, arguments, message):
         from_pandas(table, table, **arguments)
     with pytest.raises(ValueError, match="test: no column 'job', which train has"):
         from_pandas(table, table.drop(columns="job"), target="income")
+    with pytest.raises(ValueError, match=r"^test: must have numbers in 'age', as train has; .*'old'$"):
+        from_pandas(table, table.assign(age="old"), target="income")
     with pytest.raises(ValueError, match="test: target 'medium' does not occur in train"):
         from_pandas(table, table.assign(income="medium"), target="income")

@@ -128,6 +128,7 @@ def test_noise_is_in_the_units_of_what_a_model_sees():
     ("split", "message"),
     [
         (lambda: partition.by_column(FED, 4), "column=4: must be "),
+        (lambda: partition.by_column(FED, [], 4), r"column=\[\]: must name one column at least"),
         (
             lambda: partition.by_column(FED, np.zeros(7)),
             r"column=array float64\[7\]: must have a value for each of the",

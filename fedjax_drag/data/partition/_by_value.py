@@ -113,6 +113,8 @@ def _values(fed: FederatedDataset, column: int | Sequence[int] | np.ndarray) -> 
             allowed = f"must have a value for each of the {fed.train.num_examples} training examples of {fed.name}"
             raise checks.ArgumentError("column", allowed, given=column)
         return values
+    if np.size(column) == 0:
+        raise checks.ArgumentError("column", "must name one column at least", given=column)
     if not hasattr(fed.train.x, "dtype") or len(fed.input_shape) != 1:
         said = f"inputs {list(fed.input_shape)} of {fed.name} have no columns; must be an array, a value an example"
         raise checks.ArgumentError("column", said, given=column)
