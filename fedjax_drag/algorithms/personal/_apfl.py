@@ -66,8 +66,9 @@ class apfl(PersonalMethod):
 
     References:
       Deng et al., Adaptive personalized federated learning, 2020, Algorithm 1. Interpretation: alpha
-      takes its step on the first mini-batch of a round, and without the regularisation that its authors' code adds;
-      the model of a client that was not drawn mixes with the newest global model.
+      takes its step at the end of a round, along the slope on the round's first mini-batch and without the
+      regularisation that its authors' code adds; the model of a client that was not drawn mixes with the newest
+      global model.
     """
 
     alpha: Scalar = 0.5
