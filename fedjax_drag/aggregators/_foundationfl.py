@@ -63,7 +63,7 @@ class foundationfl(WrappingAggregator):
         score = from_extremes(jax.lax.stop_gradient(deltas), valid)
         chosen = jnp.argmax(jnp.where(valid, score, -1.0))
         rows = jnp.concatenate([jnp.arange(size), jnp.full(copies, chosen)])
-        there = jnp.concatenate([valid, jnp.arange(copies) < wanted])
+        there = jnp.concatenate([valid, (jnp.arange(copies) < wanted) & valid.any()])
         given = {name: value for name, value in extras.items() if name not in WITHOUT_CLIENT}
         given |= {name: given[name][rows] for name in PER_CLIENT_EXTRAS if name in given}
         moved, inner = self.aggregator.apply(params, tree.take(deltas, rows), state.inner, valid=there, **given)

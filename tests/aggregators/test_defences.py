@@ -135,6 +135,12 @@ def test_copies_join_the_cohort_of_the_other_rule():
     np.testing.assert_allclose(update, state.metrics["weight"] @ G, rtol=1e-5, atol=1e-6)
 
 
+def test_there_are_no_copies_of_a_client_that_does_not_count():
+    update, state = play(a.foundationfl(a.fedavg(), 3), draw(), valid=np.zeros(COHORT, bool))
+    assert not update.any()
+    assert not state.metrics["weight"].any()
+
+
 @pytest.mark.thorough
 def test_copies_have_the_numbers_of_examples_of_their_client():
     G, number = draw(), np.arange(1, COHORT + 1)
