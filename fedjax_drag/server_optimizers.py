@@ -160,7 +160,7 @@ def _adaptive(own: Any, second_moment: Callable[[jax.Array, jax.Array], jax.Arra
     b1, tau = own.b1, own.tau
 
     def init(params: Params) -> _Moments:
-        second = jax.tree.map(lambda p: jnp.full(p.shape, tau**2, p.dtype), params)
+        second = jax.tree.map(lambda p: jnp.full(jnp.shape(p), tau**2, jnp.result_type(p)), params)
         return _Moments(tree.zeros_like(params), second)
 
     def update(updates: Params, state: Any, params: Params | None = None) -> tuple[Params, _Moments]:

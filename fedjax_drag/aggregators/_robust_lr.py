@@ -67,8 +67,9 @@ class robust_lr(SummedAggregator):
     def finish(self, params: Params, total: tuple[Params, Params], state: State, kept: jax.Array, **_: Any) -> Moved:
         del state
         per_client = tree.inverse(kept.sum())
-        opposed = jnp.stack([(~agree).mean() for agree in jax.tree.leaves(self._agreed(total[1]))])
-        sizes = jnp.asarray([leaf.size for leaf in jax.tree.leaves(params)], jnp.float32)
+        agreed = [leaf for leaf in jax.tree.leaves(self._agreed(total[1])) if leaf.size]
+        opposed = jnp.stack([(~agree).mean() for agree in agreed])
+        sizes = jnp.asarray([leaf.size for leaf in agreed], jnp.float32)
         metrics = {"weight": per_client * kept, "reversed_share": (sizes * opposed).sum() / sizes.sum()}
         return tree.move(params, tree.scale(per_client, self._turned(total))), MetricsOnly(metrics)
 

@@ -32,7 +32,7 @@ def change_along(updates: Any) -> Params:
       1994, equation 2.17.
     """
     updates = jax.lax.stop_gradient(updates)
-    largest = jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(updates)]).max()
+    largest = jnp.stack([jnp.abs(leaf).max(initial=0.0) for leaf in jax.tree.leaves(updates)]).max()
     scaled = jax.tree.map(lambda u: tree.inverse(largest) * u, updates)
     rows = jax.tree.map(lambda u: jnp.concatenate([u, u[1:] - u[:-1]]), scaled)  # S, v and Y
     per_leaf = [tree.product(flat_rows(leaf), flat_rows(leaf).T) for leaf in jax.tree.leaves(rows)]

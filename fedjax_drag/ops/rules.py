@@ -26,6 +26,7 @@ from fedjax_drag.ops.screening import (
     MetricsOnly,
     Screening,
     apply_screened,
+    as_arrays,
     check_extras,
     concluded,
     empty_metrics,
@@ -294,7 +295,7 @@ class SummedAggregator(Aggregator):
         return moved, after._replace(metrics=unknown | after.metrics)
 
     def apply(self, params: Params, deltas: Deltas, state: State, **extras: Any) -> tuple[Params, State]:
-        size = tree.check_cohort(params, deltas)
+        size, params = tree.check_cohort(params, deltas), as_arrays(params)
         extras = check_extras(extras, self.requires, params, size, self.num_clients)
 
         def absorbed() -> State:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fedjax_drag import aggregators, algorithms, clients
+from fedjax_drag import aggregators, algorithms, clients, server_optimizers
 from fedjax_drag.types import Batch, Uplink
 
 COHORT, SIZE = 5, 4
@@ -257,12 +257,45 @@ def test_scaffold_without_correction_is_fedavg(G, changes):
     np.testing.assert_array_equal(direction, gradient)
 
 
-@pytest.mark.parametrize("rule", [aggregators.fedavg(), aggregators.nnm(aggregators.median(), num_byzantine=1)])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        aggregators.fedavg(),
+        aggregators.nnm(aggregators.median(), num_byzantine=1),
+        aggregators.robust_lr(2),
+        aggregators.fldetector(aggregators.median(), window=1, num_clients=5),
+    ],
+    ids=["fedavg", "nnm", "robust_lr", "fldetector"],
+)
 def test_an_array_without_entries_changes_nothing(rule):
     with_empty = {"w": jnp.zeros(3), "none": jnp.zeros((2, 0))}
     deltas = jax.random.normal(jax.random.key(0), (5, 3))
-    apply = jax.jit(rule.apply)
+    apply = functools.partial(jax.jit(rule.apply), client_ids=jnp.arange(5), key=jax.random.key(1))
     expected, _ = apply({"w": jnp.zeros(3)}, {"w": deltas}, rule.init({"w": jnp.zeros(3)}))
-    moved, _ = apply(with_empty, {"w": deltas, "none": jnp.zeros((5, 2, 0))}, rule.init(with_empty))
+    moved, state = apply(with_empty, {"w": deltas, "none": jnp.zeros((5, 2, 0))}, rule.init(with_empty))
     np.testing.assert_array_equal(moved["w"], expected["w"])
     assert moved["none"].shape == (2, 0)
+    assert all(np.isfinite(value).all() for value in state.metrics.values())
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        aggregators.root_only(),
+        aggregators.crfl(clip=10.0, sigma=0.0),
+        aggregators.fedbuff(),
+        aggregators.fedasync(alpha=1.0),
+        aggregators.robust_lr(0),
+        aggregators.fedavg(server_optimizer=server_optimizers.fedavgm()),
+        aggregators.fedavg(server_optimizer=server_optimizers.fedadam(0.1)),
+    ],
+    ids=["root_only", "crfl", "fedbuff", "fedasync", "robust_lr", "fedavgm", "fedadam"],
+)
+def test_parameters_that_are_plain_floats_are_arrays(rule):
+    deltas = jnp.asarray([0.5, 1.5])
+    about = {"root_delta": 1.0, "staleness": jnp.zeros(2, jnp.int32), "starts": jnp.full(2, 0.25)}
+
+    def moved(params):
+        return rule.apply(params, deltas, rule.init(params), key=jax.random.key(0), **about)[0]
+
+    np.testing.assert_array_equal(moved(0.25), moved(jnp.asarray(0.25)))
