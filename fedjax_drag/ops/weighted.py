@@ -8,8 +8,9 @@ come in chunks, leaves out clients that do not count, keeps the arithmetic withi
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -95,6 +96,18 @@ class Step(NamedTuple):
 
     update: Params
     metrics: dict[str, jax.Array]
+
+
+class FirstPass(NamedTuple):
+    """A pass over the clients before the one that counts, for a state that the weights need.
+
+    Attributes:
+      needed: ``(state) -> bool``, scalar: whether the round has one.
+      absorb: ``(mean, state, *, kept, **extras) -> state``; see :meth:`WeightedAggregator.absorb_mean`.
+    """
+
+    needed: Callable[[State], jax.Array]
+    absorb: Callable[..., State]
 
 
 class WeightedAggregator(SummedAggregator):
@@ -184,20 +197,40 @@ class WeightedAggregator(SummedAggregator):
         return tree.move(params, step.update), state._replace(metrics=step.metrics)
 
 
+def _as_it_is(step: Step, state: State, **_: Any) -> tuple[Step, State]:
+    return step, state
+
+
 class weighted_rule(WeightedAggregator):
-    """A :class:`WeightedAggregator` without a reference, whose state stays as it is, by a function.
+    """:class:`WeightedAggregator` by functions.
 
     Args:
       weigh: ``(clients, state, **extras) -> weights`` of a chunk, as :meth:`WeightedAggregator.weigh`.
-      init: as of :class:`~fedjax_drag.types.Aggregator`, whose state names the metrics that the weights report.
+      init: as of :class:`~fedjax_drag.types.Aggregator`, a NamedTuple with a field ``metrics``; default
+        :func:`~fedjax_drag.ops.screening.stateless`.
+      reference: ``(state, **extras) -> r``, like the parameters.
+      length: as of :class:`WeightedAggregator`.
+      before: a first pass, which completes the state before weights are computed.
+      after: ``(step, state, *, params, kept, **extras) -> (step, state)``, as :meth:`WeightedAggregator.after`.
       needs: as of :class:`~fedjax_drag.types.Aggregator`.
       of_mean: as of :class:`~fedjax_drag.types.Sums`.
     """
 
     weigh: Callable[..., Weights]
-    init: InitFn = stateless()
+    init: InitFn | None = None
+    _: dataclasses.KW_ONLY
+    reference: Callable[..., Params] | None = None
+    length: Literal["client", "reference"] = "client"
+    before: FirstPass | None = None
+    after: Callable[..., tuple[Step, State]] | None = None
     needs: frozenset[str] = frozenset()
     of_mean: bool = False
+
+    def __post_init__(self) -> None:
+        if self.init is None:
+            object.__setattr__(self, "init", stateless())
+        if self.after is None:
+            object.__setattr__(self, "after", _as_it_is)
 
     def __repr__(self) -> str:
         return f"Aggregator({self.name})"
@@ -206,6 +239,17 @@ class weighted_rule(WeightedAggregator):
     def name(self) -> str:
         """The name of the function that made it."""
         return name_of(self.weigh)
+
+    @property
+    def has_reference(self) -> bool:
+        return self.reference is not None
+
+    @property
+    def has_first_pass(self) -> bool:
+        return self.before is not None
+
+    needs_first_pass = property(operator.attrgetter("before.needed"))
+    absorb_mean = property(operator.attrgetter("before.absorb"))
 
 
 def _counted(weights: Weights, valid: jax.Array) -> Weights:
