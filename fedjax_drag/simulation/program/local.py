@@ -35,7 +35,7 @@ from fedjax_drag.simulation.run import (
     RoundInput,
     Run,
 )
-from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
+from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params, Uplink
 from fedjax_drag.types._messages import client_params, shared_params
 from fedjax_drag.types._part import value_of
 
@@ -317,22 +317,30 @@ def sent_pass(run: Run, shared: RoundInput, own: ClientInput) -> LocalResult:
     An attacker sends what it has computed, without the noise that the client rule adds. What is compressed is what
     leaves the client, its noise included: a function of it reveals no more.
     """
-    client, attack, compressor, kept = run.algorithm.client, run.attack, run.compression, own.kept.compression
-    local = client_pass(run, client, shared, own)
-    key_of = functools.partial(sampling.client_key, shared.key, round_index=shared.round, client_id=own.client_id)
-    if client.sends:
-        uplink = client.send(key_of("send"), local.uplink)
-        if difference := tree.mismatch(uplink, local.uplink):
-            raise ValueError(f"send of the client rule: returns {difference}")
-        if attack is not None:
-            uplink = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, uplink)
-        local = local._replace(uplink=uplink)
-    if compressor is not None:
-        memory = per_client.rows_or(kept, lambda: channel.uplink_memory(compressor, local.uplink))
-        uplink, memory = channel.send(compressor, local.uplink, memory, key_of("compression"))
-        after = local.kept._replace(compression=per_client.kept_like(kept, memory))
-        local = local._replace(uplink=uplink, kept=after)
-    return local
+    local = sent(run.algorithm.client, run.attack, shared, own, client_pass(run, run.algorithm.client, shared, own))
+    compressor, kept = run.compression, own.kept.compression
+    if compressor is None:
+        return local
+    key = sampling.client_key(shared.key, "compression", shared.round, own.client_id)
+    memory = per_client.rows_or(kept, lambda: channel.uplink_memory(compressor, local.uplink))
+    uplink, memory = channel.send(compressor, local.uplink, memory, key)
+    after = local.kept._replace(compression=per_client.kept_like(kept, memory))
+    return local._replace(uplink=uplink, kept=after)
+
+
+def sent(
+    client: ClientRule, attack: Attack | None, shared: RoundInput, own: ClientInput, local: LocalResult
+) -> LocalResult:
+    """The result with the message that leaves the client."""
+    if not client.sends:
+        return local
+    key = sampling.client_key(shared.key, "send", shared.round, own.client_id)
+    uplink = client.send(key, local.uplink)
+    if difference := tree.mismatch(uplink, local.uplink):
+        raise ValueError(f"send of the client rule: returns {difference}")
+    if attack is not None:
+        uplink = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, uplink)
+    return local._replace(uplink=uplink)
 
 
 def draw_batches(
