@@ -8,6 +8,7 @@ import contextlib
 import numbers
 import re
 import reprlib
+import sys
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
@@ -113,7 +114,8 @@ def in_range(
 ) -> None:
     """Raises ValueError unless a concrete number lies between ``low`` and ``high``.
 
-    Infinite bounds and bounds declared open are excluded; NaN is never allowed. A JAX array without axes passes.
+    Infinite bounds and bounds declared open are excluded, as are integers that no float can hold; NaN is never allowed.
+    A JAX array without axes passes.
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
@@ -124,7 +126,8 @@ def in_range(
     open_low, open_high = open_low or np.isinf(low), open_high or np.isinf(high)
     above = value > low if open_low else value >= low
     below = value < high if open_high else value <= high
-    if not (above and below):
+    is_float = not isinstance(value, int) or abs(value) <= sys.float_info.max
+    if not (is_float and above and below):
         interval = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
         raise ArgumentError(name, f"must be in {interval}", given=value)
 

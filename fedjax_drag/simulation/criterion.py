@@ -95,6 +95,7 @@ class Criterion(NamedTuple):
 
     def first_reached(self, values: Any, target: float) -> int | None:
         """The first place at which a value is as good as ``target``, up to its rounding; None if there is none."""
+        # Not by merits, for which an infinite target would be the worst.
         wanted = float(target if self.higher_is_better else -target) - ROUNDING * max(1.0, abs(target))
         reached = np.flatnonzero(self.merits(values) >= wanted)
         return int(reached[0]) if reached.size else None

@@ -83,7 +83,7 @@ def positive_number(name: str, value: Any) -> None:
     """Refuses anything but a plain number above 0: a traced one could not decide how long a pass is."""
     if not checks.is_concrete(value):
         raise ValueError(f"{name}={checks.shown(value)}: must be a number > 0")
-    checks.in_range(name, value, 0.0, LARGEST, open_low=True)
+    checks.positive(name, value)
 
 
 def or_pair(check: Check) -> Check:

@@ -65,7 +65,9 @@ def _check_step_size(key: str, value: Any) -> None:
         return
     if not checks.is_concrete(value):
         raise ValueError(f"{key}={value!r}: must be a number or a schedule, {MAPPING}")
-    checks.in_range(key, value, 0.0, options.LARGEST, open_low=True)
+    checks.positive(key, value)
+    if value > options.LARGEST:
+        raise ValueError(f"{key}={value!r}: must be at most {options.LARGEST}")
 
 
 def component(name: str, **arguments: Any) -> Any:

@@ -275,7 +275,7 @@ def test_a_first_step_apart_takes_the_same_steps(num_steps, monkeypatch):
     [
         ({"local_steps": None}, ["local_steps=None, local_epochs=None", "exactly one"]),
         ({"local_epochs": 1}, ["local_steps=3, local_epochs=1", "exactly one"]),
-        ({"local_steps": None, "local_epochs": 0}, ["local_epochs=0", "(0, 2.14748e+09]"]),
+        ({"local_steps": None, "local_epochs": 0}, ["local_epochs=0", "(0, inf)"]),
         ({"epoch_order": "fixed"}, ["epoch_order='fixed'", "needs local_epochs"]),
         ({"local_steps": None, "local_epochs": "two"}, ["local_epochs='two'", "a number > 0"]),
         ({"step_size": optax.linear_schedule(0.1, 0.0, 5)}, ["step_size(5)=0.0", "(0, inf)"]),
