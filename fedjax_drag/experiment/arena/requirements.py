@@ -1,6 +1,7 @@
 """What a defence demands: knowledge about the federation, and passes over the deltas."""
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.testing._promises import random_extras
-from fedjax_drag.types import Algorithm, Downlink, Uplink
+from fedjax_drag.types import DISSIMILARITIES, Algorithm, Downlink, Uplink
 
 TOLD = "num_byzantine"
 
@@ -24,8 +25,12 @@ KNOWLEDGE = {
     "malicious": "who attacks",
     "num_examples": "clients' numbers of examples",
     "start_loss": "clients' losses",
+    **dict.fromkeys(DISSIMILARITIES, "clients' predictions"),
 }
 """Words for the extras that a rule asks for and that are knowledge about the federation."""
+
+ARGUMENTS = {"trusted": "malicious", "use_num_examples": "num_examples"}
+"""Arguments of rules that are such knowledge, or ask for it."""
 
 DIMENSION = 10**5
 """Parameters with which passes are counted."""
@@ -33,9 +38,8 @@ DIMENSION = 10**5
 
 def needs(config: Config, num_clients: int) -> list[str]:
     """What the method of a resolved configuration must know, in words."""
-    names = build.method(config, num_clients).needs
-    names |= {TOLD} if _is_told("aggregator", config.aggregator) else frozenset()
-    return [words for name, words in KNOWLEDGE.items() if name in names]
+    names = build.method(config, num_clients).needs | {*_told("aggregator", config.aggregator)}
+    return list(dict.fromkeys(words for name, words in KNOWLEDGE.items() if name in names))
 
 
 def passes(config: Config, num_clients: int) -> float | None:
@@ -83,9 +87,11 @@ def _aux(method: Algorithm, params: Any, state: Any, clients: jax.Array) -> Any:
     return jax.vmap(report, axis_size=len(clients))(downlink.own)
 
 
-def _is_told(key: str, part: Component) -> bool:
-    """Whether a rule, or one inside it, has the number of attackers as an argument, which a simulation fills in."""
-    inside = [value for value in part.arguments.values() if isinstance(value, Component)]
-    return TOLD in inspect.signature(build.builder_of(key, part)).parameters or any(
-        _is_told(key, one) for one in inside
-    )
+def _told(key: str, part: Component) -> Iterator[str]:
+    """What a rule, or one inside it, has as an argument; the number of attackers a simulation fills in."""
+    yield from {TOLD} & inspect.signature(build.builder_of(key, part)).parameters.keys()
+    for name, value in part.arguments.items():
+        if isinstance(value, Component):
+            yield from _told(f"{key}.{name}", value)
+        elif name in ARGUMENTS and value is not None and value is not False:
+            yield ARGUMENTS[name]

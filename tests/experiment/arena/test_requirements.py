@@ -4,6 +4,7 @@ import pytest
 
 from fedjax_drag.experiment.arena import requirements
 from fedjax_drag.experiment.build.experiment import load_experiment
+from fedjax_drag.types._aggregator import EXTRAS
 
 BASE = {
     "data": "digits",
@@ -28,11 +29,25 @@ def config(**method):
         ({"aggregator": "krum"}, ["number of attackers"]),
         ({"aggregator": {"name": "nnm", "aggregator": "median"}}, ["number of attackers"]),
         ({"aggregator": "br_drag"}, ["root data"]),
+        ({"aggregator": "flare"}, ["root data"]),
+        ({"aggregator": "clusterguard"}, ["clients' predictions"]),
+        (
+            {"aggregator": {"name": "clusterguard", "use_num_examples": True, "standardise": True}},
+            ["clients' numbers of examples", "clients' predictions"],
+        ),
+        ({"aggregator": {"name": "monna", "trusted": 0}}, ["number of attackers", "who attacks"]),
+        ({"aggregator": {"name": "fedavg", "weighting": "examples"}}, ["clients' numbers of examples"]),
     ],
     ids=str,
 )
 def test_knowledge_in_words(method, words):
     assert requirements.needs(config(**method), 12) == words
+
+
+def test_what_a_rule_may_need_is_knowledge_or_what_a_server_has():
+    server_has = {"client_ids", "round", "key", "step_size", "selection_weight", "staleness", "starts", "predict"}
+    server_has |= {"example", "valid", "expected_clients", "exchange"}
+    assert EXTRAS.keys() - requirements.KNOWLEDGE.keys() == server_has
 
 
 @pytest.mark.optimised
