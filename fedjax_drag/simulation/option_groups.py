@@ -121,7 +121,7 @@ class Participation:
       deadline: local steps after which the server waits no longer, >= 1; default None. Its own pass on root data ends
         there too.
       late: what a client sends that has not finished at the deadline: ``"partial"`` (default), what it has; or
-        ``"drop"``, nothing.
+        ``"drop"``, nothing. It needs ``deadline``.
       deadline_seconds: deadline in seconds of the ``clock``, > 0. Who is later sends nothing. Default None.
     """
 
@@ -329,21 +329,24 @@ class Watching:
     progress: bool | None = option(checks.flag, default=None)
 
 
-def check_pass(local_steps: Any, local_epochs: Any, epoch_order: str) -> None:
-    """Refuses a local pass whose length is given in two ways, or in none, and an order of steps that are drawn."""
-    if (local_steps is None) == (local_epochs is None):
-        raise ValueError(f"local_steps={local_steps!r}, local_epochs={local_epochs!r}: must be exactly one of the two")
-    if local_epochs is None and epoch_order != "random":
-        raise ValueError(f"epoch_order={epoch_order!r}: needs local_epochs; the batches of local_steps are drawn")
+def check_pass(run: Any) -> None:
+    """Refuses what options of :class:`LocalWork` and :class:`Participation` do not say together.
 
-
-def check_deadline(local_steps: Any, deadline: int | None, late: str) -> None:
-    """Refuses a deadline before which no client is ready, where clients that are late send nothing."""
-    fewest, most = span(local_steps)
+    That is the length of a local pass in two ways, or in none; an order of steps that are drawn; and late clients that
+    send nothing where there is no deadline, or one before which no client is ready.
+    """
+    if (run.local_steps is None) == (run.local_epochs is None):
+        given = f"local_steps={run.local_steps!r}, local_epochs={run.local_epochs!r}"
+        raise ValueError(f"{given}: must be exactly one of the two")
+    if run.local_epochs is None and run.epoch_order != "random":
+        raise ValueError(f"epoch_order={run.epoch_order!r}: needs local_epochs; the batches of local_steps are drawn")
+    if run.late == "drop" and run.deadline is None:
+        raise ValueError("late='drop': needs deadline; after deadline_seconds a client sends nothing in any case")
+    fewest, most = span(run.local_steps)
     least = most if fewest is None else fewest
-    if deadline is not None and late == "drop" and least is not None and deadline < least:
+    if run.late == "drop" and least is not None and run.deadline < least:
         allowed = f"at least {least}, the fewest local steps of a client, or no client answers"
-        raise ValueError(f"deadline={deadline!r}, late='drop': must be {allowed}")
+        raise ValueError(f"deadline={run.deadline!r}, late='drop': must be {allowed}")
 
 
 def check_time(has_clock: bool, selection: Selection, deadline_seconds: float | None, drawn_anew: bool) -> None:

@@ -41,7 +41,6 @@ from fedjax_drag.simulation.option_groups import (
     Measurement,
     Participation,
     Watching,
-    check_deadline,
     check_pass,
     check_time,
 )
@@ -294,8 +293,7 @@ class Settings(Arguments):
             allowed = "must have two or more for cross_entropy, which is 0 for one; or give another loss"
             raise ValueError(f"data={self.data!r}: {allowed}")
         _ = self.criterion
-        check_pass(self.local_steps, self.local_epochs, self.epoch_order)
-        check_deadline(self.local_steps, self.deadline, self.late)
+        check_pass(self)
         _ = self.availability_trace
         if self.local_optimizer_state == "keep" and self.local_optimizer is None:
             raise ValueError("local_optimizer_state='keep': needs a local_optimizer, such as optax.trace(0.9)")

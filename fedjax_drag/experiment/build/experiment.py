@@ -15,7 +15,7 @@ from fedjax_drag.experiment.config.config import DEFAULTS, Config, check, check_
 from fedjax_drag.experiment.config.own import OwnName, references, with_own_names
 from fedjax_drag.experiment.config.shipped import find
 from fedjax_drag.experiment.config.yaml_text import parse, read_file
-from fedjax_drag.simulation.option_groups import check_adversary
+from fedjax_drag.simulation.option_groups import check_adversary, check_pass
 
 Source = str | Path | Mapping[str, Any] | Config
 """Where a configuration comes from: a YAML file, by its path or by a name that the package has; a mapping of its keys;
@@ -51,9 +51,10 @@ def load_experiment(
 ) -> Experiment:
     """Reads, merges, checks and resolves a configuration and all its variants.
 
-    Args and exceptions are those of :func:`~fedjax_drag.experiment.build.experiment.load`; of a single run, the attack
-    and the number of malicious clients must go together. Code that ``source`` refers to is loaded if ``allow_code``
-    says so, code that ``overrides`` refer to in any case. Warns if the configuration gives no data or no partition.
+    Args and exceptions are those of :func:`~fedjax_drag.experiment.build.experiment.load`; what several values of a run
+    say must go together, in a single one the attack and the number of malicious clients too. Code that ``source``
+    refers to is loaded if ``allow_code`` says so, code that ``overrides`` refer to in any case. Warns if the
+    configuration gives no data or no partition.
     """
     mapping, changes = read(source), parse(overrides)
     code = Code(allow_code, frozenset(references(changes)))
@@ -61,6 +62,7 @@ def load_experiment(
     warn_of_fallbacks(mapping, *changes, stacklevel=5)
     if config.compare is None:
         whole = resolve(config, code)
+        check_pass(whole)
         check_adversary(config.attack, config.byzantine_fraction, config.num_byzantine)
         return Experiment(whole, {whole.name: whole})
     compared = variants(config)
@@ -70,6 +72,7 @@ def load_experiment(
     for label, run in compared.items():
         with within(f"compare.{label}"):
             runs[label] = resolve(run, code)
+            check_pass(run)
     return Experiment(whole, runs)
 
 

@@ -269,7 +269,7 @@ def _check_either(overrides: Sequence[Mapping[str, Any]]) -> None:
 
 
 def check(mapping: Mapping[str, Any]) -> Config:
-    """Checks the type and the range of every value, and what two values say together.
+    """Checks the type and the range of every value; what several say together is checked of single runs.
 
     Args:
       mapping: every key with its value, from :func:`~fedjax_drag.experiment.config.config.merged`.
@@ -293,9 +293,7 @@ def check(mapping: Mapping[str, Any]) -> Config:
     if checks.is_concrete(epochs := values["local_epochs"]) and abs(epochs) <= options.LARGEST:
         values["local_epochs"] = float(epochs)
     config = Config(**values)
-    groups.check_pass(config.local_steps, config.local_epochs, config.epoch_order)
     options.check_options(config)
-    groups.check_deadline(config.local_steps, config.deadline, config.late)
     return config
 
 

@@ -5,19 +5,19 @@ import itertools
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedjax_drag.checks import shown
-from fedjax_drag.experiment.build.experiment import check_kind, read, variants, warn_of_fallbacks, within
+from fedjax_drag.experiment.build.experiment import check_kind, read, variants, warn_of_fallbacks
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.components import COMPONENTS, unknown_key
 from fedjax_drag.experiment.config.config import EITHER, Config, as_keys, check, flatten, merged, slug
 from fedjax_drag.experiment.config.own import OwnName, own_names, references, short
 from fedjax_drag.experiment.config.yaml_text import parse
-from fedjax_drag.simulation.option_groups import check_adversary
+from fedjax_drag.simulation.option_groups import check_adversary, check_pass
 
 AXES = "axes"
 """The key that only a sweep's configuration has."""
@@ -104,16 +104,17 @@ def load_grid(
     for part in (mapping, *changes):
         if AXES in part:
             axes |= as_keys(lists(AXES, part.pop(AXES)))
-    base = check(merged(mapping, changes))
+    whole = merged(mapping, changes)
+    base = check(whole)
     compared = variants(base)
     _check_axes(base, axes, changes)
     warn_of_fallbacks(mapping, *changes, axes=axes, stacklevel=5)
     if compared:
         axes = {METHOD: list(compared), **axes}
     labels = {axis: _labels(axis, values) for axis, values in axes.items()}
-    points = _points(base, compared, axes, labels, code) if cells else ()
+    points = _points(whole, compared, axes, labels, code) if cells else ()
     if code is not None:
-        _check_adversaries(points, said=any("attack" in part for part in (mapping, *changes, axes)))
+        _check_adversaries(base, points, said=any("attack" in part for part in (mapping, *changes, axes)))
     return Grid(base, axes, labels, points)
 
 
@@ -132,6 +133,23 @@ def in_common(points: Iterable[Point]) -> str:
     """The name of several cells: the values that they share; empty where there are none."""
     first, *others = [point.values for point in points]
     return describe({axis: value for axis, value in first.items() if all(own[axis] == value for own in others)})
+
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+def of_cell(label: str, cell: Given, base: Given, make: Callable[[Given], Made]) -> Made:
+    """What ``make`` makes of a cell; a ValueError names the cell, unless the base of the sweep has the same."""
+    try:
+        return make(cell)
+    except ValueError as error:
+        try:
+            make(base)
+        except ValueError as same:
+            if str(same) == str(error):
+                raise
+        raise ValueError(f"axes: {label}: {error}") from error
 
 
 def lists(key: str, written: Any) -> dict[str, list[Any]]:
@@ -165,19 +183,19 @@ def _check_axes(base: Config, axes: Mapping[str, Any], changes: Iterable[Mapping
         set_elsewhere[axis] = f"axes.{axis}"
 
 
-def _check_adversaries(points: Iterable[Point], said: bool) -> None:
+def _check_adversaries(base: Config, points: Iterable[Point], said: bool) -> None:
     """Refuses attacks by nobody knows how many, and malicious clients in a sweep that has no attack.
 
     Args:
+      base: what the axes change.
       points: the cells.
       said: whether the configuration or an axis has ``attack``; null beside malicious clients is the honest baseline.
     """
     attacked = said or any(point.config.attack is not None for point in points)
+    together = lambda config: check_adversary(config.attack, config.byzantine_fraction, config.num_byzantine)
     for point in points:
-        config = point.config
-        with within(f"axes: {point.label}"):
-            if config.attack is not None or not attacked:
-                check_adversary(config.attack, config.byzantine_fraction, config.num_byzantine)
+        if point.config.attack is not None or not attacked:
+            of_cell(point.label, point.config, base, together)
 
 
 def _labels(axis: str, values: Sequence[Any]) -> list[Any]:
@@ -207,24 +225,31 @@ def _parts(value: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _points(
-    base: Config,
+    base: Mapping[str, Any],
     compared: Mapping[str, Config],
     axes: Mapping[str, list[Any]],
     labels: Mapping[str, list[Any]],
     code: Code | None,
 ) -> tuple[Point, ...]:
     """The cells, each merged, checked and resolved."""
-    starts = {label: one.to_mapping() for label, one in (compared or {"": base}).items()}
+    starts = {label: one.to_mapping() for label, one in compared.items()} or {"": base}
     points = []
+
+    def resolved(mapping: Mapping[str, Any]) -> Config:
+        config = resolve(check(mapping), code)
+        if code is not None:
+            check_pass(config)
+        return config
+
     for choice in itertools.product(*(range(len(values)) for values in axes.values())):
         values = {axis: labels[axis][i] for axis, i in zip(axes, choice, strict=True)}
         changes = {axis: axes[axis][i] for axis, i in zip(axes, choice, strict=True) if axis != METHOD}
         label = describe(values)
-        name = describe({axis: value for axis, value in values.items() if axis != "seed"}) or base.name
+        name = describe({axis: value for axis, value in values.items() if axis != "seed"}) or base["name"]
         ordered = [_nested(axis, changes[axis]) for axis in sorted(changes, key=lambda axis: axis.count("."))]
-        with within(f"axes: {label}"):  # whole components are set before the arguments inside them
-            config = check(merged(starts[values.get(METHOD, "")], [*ordered, {"name": name}]))
-            points.append(Point(values, label, slug(label), resolve(config, code)))
+        # Whole components are set before the arguments inside them.
+        cell = merged(starts[values.get(METHOD, "")], [*ordered, {"name": name}])
+        points.append(Point(values, label, slug(label), of_cell(label, cell, base, resolved)))
     shared = Counter(point.folder for point in points)
     return tuple(
         dataclasses.replace(point, folder=f"{point.folder[:_MOST_LETTERS]}-{zlib.crc32(point.label.encode()):08x}")

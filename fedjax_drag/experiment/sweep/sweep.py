@@ -14,8 +14,9 @@ from tqdm import tqdm
 
 from fedjax_drag import checks, stopping
 from fedjax_drag.experiment.build import build
-from fedjax_drag.experiment.build.experiment import Experiment, within
+from fedjax_drag.experiment.build.experiment import Experiment
 from fedjax_drag.experiment.build.own_parts import Code
+from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import environment, folders, planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
@@ -23,7 +24,7 @@ from fedjax_drag.experiment.run.lock import HoldsLock, locked
 from fedjax_drag.experiment.run.metric_kinds import is_counted
 from fedjax_drag.experiment.sweep import choice, latex, outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.choice import Best
-from fedjax_drag.experiment.sweep.grid import Grid, Point, load_grid
+from fedjax_drag.experiment.sweep.grid import Grid, Point, load_grid, of_cell
 from fedjax_drag.experiment.sweep.one_program import Member, run_as_one_program
 from fedjax_drag.experiment.sweep.outcome_table import Cell, Table
 from fedjax_drag.experiment.sweep.outcomes import failed, finished, interrupted, outcome, reason
@@ -210,25 +211,27 @@ def plan(
         federations = planning.Federations()
         for point in grid.points:
             federations.dataset(point.config)  # missing data stop the sweep: they are no failure of a single cell
-        _check_files(grid.points)
+        _check_files(grid)
         if folder is not None and overwrite:
             folders.check_start(folder, (point.config for point in grid.points))
             sweep_folder.clear(folder)
         return CheckedSweep(grid, folder, resume, federations, lock=lock.pop_all())
 
 
-def _check_files(points: Iterable[Point]) -> None:
+def _check_files(grid: Grid) -> None:
     """Refuses cells that name a file that is not there, or cannot be read."""
-    named = {(point.config.initial_params, str(point.config.availability)): point for point in points}
+    named = {(point.config.initial_params, str(point.config.availability)): point for point in grid.points}
     for point in named.values():
-        start, trace = point.config.initial_params, point.config.availability
-        with within(f"axes: {point.label}"):
-            if start is not None:
-                initial_params.stored(start)
-            if isinstance(trace, str) and not Path(trace).is_file():
-                raise ValueError(f"availability={trace!r}: no such file in {str(Path.cwd())!r}")
-            if isinstance(trace, str):
-                probabilities(trace)
+        of_cell(point.label, point.config, grid.base, _check_files_of)
+
+
+def _check_files_of(config: Config) -> None:
+    if config.initial_params is not None:
+        initial_params.stored(config.initial_params)
+    if isinstance(config.availability, str):
+        if not Path(config.availability).is_file():
+            raise ValueError(f"availability={config.availability!r}: no such file in {str(Path.cwd())!r}")
+        probabilities(config.availability)
 
 
 def _check_same(grid: Grid, folder: Path) -> None:

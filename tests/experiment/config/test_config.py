@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedjax_drag.experiment.build.experiment import load, variants
+from fedjax_drag.experiment.build.experiment import load, load_experiment, variants
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config, flatten, slug
 
@@ -157,19 +157,15 @@ def test_overrides_of_a_config_leave_it_alone(tiny):
         ({"step_size": "fast"}, "step_size='fast': must be a number"),
         ({"step_size": [1]}, "step_size=[1]: must be a number or a schedule, a mapping with a name and arguments"),
         ({"step_size": {"init_value": 1}}, "step_size.name=None: must be the name of one"),
-        ({"local_steps": None}, "local_steps=None, local_epochs=None: must be exactly one of the two"),
-        ({"local_steps": 2, "local_epochs": 1}, "local_steps=2, local_epochs=1.0: must be exactly one of the two"),
         ({"local_epochs": 0}, "local_epochs=0.0: must be in (0, inf)"),
         ({"local_epochs": 10**400}, "local_epochs=1000000000"),
         ({"stop_when": 10**400}, "stop_when=1000000000"),
         ({"deadline_seconds": 10**400}, "deadline_seconds=1000000000"),
         ({"step_size": 10**400}, "step_size=1000000000"),
-        ({"epoch_order": "fixed"}, "epoch_order='fixed': needs local_epochs; the batches of local_steps are drawn"),
         ({"local_epochs": "all"}, "local_epochs='all': must be a number > 0, or a pair [low, high]"),
         ({"local_steps": [5, 2]}, "local_steps=[5, 2]: must be a pair [low, high] of integers, 1 <= low <= high"),
         ({"availability": "always"}, "availability='always': must be a number in [0, 1], a list of them or of lists"),
         ({"dropout_rate": 1}, "dropout_rate=1.0: must be in [0, 1)"),
-        ({"deadline": 2, "late": "drop"}, "deadline=2, late='drop': must be at least 5, the fewest local steps"),
         ({"step_size": float("nan")}, "step_size=nan: must be in (0, inf)"),
         ({"byzantine_fraction": 1.5}, "byzantine_fraction=1.5: must be in [0, 1]"),
         ({"diagnostics": "perhaps"}, "diagnostics='perhaps': must be true or false"),
@@ -188,6 +184,25 @@ def test_bad_value_is_one_line_with_key_value_and_what_is_allowed(mapping, messa
         load(mapping)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"local_steps": None}, "local_steps=None, local_epochs=None: must be exactly one of the two"),
+        ({"local_steps": 2, "local_epochs": 1.5}, "local_steps=2, local_epochs=1.5: must be exactly one of the two"),
+        ({"epoch_order": "fixed"}, "epoch_order='fixed': needs local_epochs; the batches of local_steps are drawn"),
+        ({"deadline": 2, "late": "drop"}, "deadline=2, late='drop': must be at least 5, the fewest local steps"),
+        ({"late": "drop"}, "late='drop': needs deadline; after deadline_seconds a client sends nothing in any case"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused_where_they_are_run(changes, message):
+    base = {"data": "digits", "partition": {"name": "iid", "num_clients": 12}}
+    for mapping, where in ((base | changes, ""), (base | {"compare": {"A": changes}}, "compare.A: ")):
+        with pytest.raises(ValueError) as caught:
+            load_experiment(mapping)
+        assert str(caught.value).startswith(where + message)
+        assert load(mapping)  # results that are there can be read
 
 
 @pytest.mark.parametrize("override", ["rounds", "=3", "aggregator.=3", ".=1", "rounds=[1", "rounds=${", ""])

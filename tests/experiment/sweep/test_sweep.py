@@ -186,6 +186,29 @@ def test_wrong_axes_are_refused_before_anything_is_written(tmp_path, given, over
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ({"aggregator": "krumm"}, "aggregator.name='krumm': must be one of"),
+        ({"byzantine_fraction": None}, "byzantine_fraction=None: must be given with an attack"),
+        ({"local_epochs": 1, "local_steps": 1}, "local_steps=1, local_epochs=1.0: must be exactly one"),
+        ({"late": "drop"}, "late='drop': needs deadline"),
+        ({"initial_params": "nowhere"}, "initial_params='nowhere': no such file"),
+    ],
+)
+def test_what_is_wrong_with_the_base_alone_is_said_without_a_cell(base, message):
+    with pytest.raises(ValueError) as caught:
+        sweep(SMALL | base | {"axes": {"seed": [0, 1]}})
+    assert str(caught.value).startswith(message)
+
+
+def test_an_axis_may_give_what_the_base_needs():
+    local = {"local_steps": [1, 5], "late": "drop", "axes": {"deadline": [2, 5]}}
+    assert [point.config.deadline for point in load_grid(SMALL | local, code=Code()).points] == [2, 5]
+    epochs = {"epoch_order": "fixed", "compare": {"A": None}, "axes": {"local_epochs": [1, 2]}}
+    assert len(load_grid(SMALL | epochs, code=Code()).points) == 2
+
+
 @pytest.mark.parametrize("key", ["initial_params", "availability"])
 def test_a_file_that_is_not_there_is_refused_before_anything_is_written(tmp_path, key):
     with pytest.raises(ValueError, match=rf"^axes: {key}=nowhere.npy: {key}='nowhere.npy': no such file"):

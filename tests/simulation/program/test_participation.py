@@ -168,6 +168,7 @@ class TestNumberOfSteps:
         ({"late": "wait"}, "late='wait': must be one of partial, drop"),
         ({"steps_drawn": "ones"}, "steps_drawn='ones': must be one of round, once"),
         ({"deadline": 2, "late": "drop"}, "deadline=2, late='drop': must be at least 3, the fewest local steps"),
+        ({"late": "drop"}, "late='drop': needs deadline"),
         ({"availability": [0.5]}, r"availability=\[0.5\] with shape \(1,\): must be \[12\] or \[rounds, 12\]"),
     ],
 )
