@@ -73,15 +73,16 @@ class Criterion(NamedTuple):
         return np.min if self.higher_is_better else np.max
 
     def among(self, *histories: Container[str]) -> "Criterion":
-        """The same on the validation examples where all histories have them, else on the test examples.
+        """The same on the validation examples where all histories have it there, else on the test examples.
 
-        It is the loss where one of them does not have the metric.
+        It is the loss where one of them does not have the metric on the test examples.
 
         Args:
           *histories: of the runs that are compared, or the names of their columns.
         """
         wanted = [one._replace(on=on) for one in (self, LOSS) for on in (VALIDATION, TEST)]
-        in_all = (one for one in wanted if histories and all(one.column in history for history in histories))
+        has = lambda one: all(column in history for history in histories for column in (one.column, one.test))
+        in_all = (one for one in wanted if histories and has(one))
         return next(in_all, self._replace(on=TEST))
 
     def merits(self, values: Any) -> np.ndarray:

@@ -14,6 +14,7 @@ from fedjax_drag.experiment.report.charts import Chart, Line
 from fedjax_drag.experiment.report.reading import ReportedRun
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.run.metric_kinds import METRICS, MetricKind, kind
+from fedjax_drag.experiment.sweep.choice import place_of_best
 from fedjax_drag.simulation.criterion import Criterion, common
 
 LINES = 8
@@ -102,6 +103,19 @@ def groups(runs: Sequence[ReportedRun]) -> list[Group]:
 def criterion_of(found: Sequence[Group]) -> Criterion:
     """By what rounds and settings are chosen: the same for all runs."""
     return common(run for group in found for run in group.drawn)
+
+
+def best_setting(found: Sequence[Group], crossed: bool) -> list[Group]:
+    """The groups of the setting that is best, as the summary of a sweep chooses it; none without a figure.
+
+    Args:
+      found: the groups.
+      crossed: whether columns are conditions, and a row is a setting; else each group is one.
+    """
+    by, settings = criterion_of(found), [*grouped(found, lambda one: (one.row, crossed or one.column)).values()]
+    worst = np.array([by.worst([one.final(by.column) for one in same]) for same in settings])
+    place = place_of_best(worst, [{run.status for one in same for run in one.runs} for same in settings], by)
+    return [] if place is None else settings[place]
 
 
 def over_rounds(found: Sequence[Group], target: float | None) -> list[Block]:

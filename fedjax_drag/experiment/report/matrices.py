@@ -11,7 +11,7 @@ from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.intervals import estimate, mean_and_spread
 from fedjax_drag.experiment.plain import grouped
 from fedjax_drag.experiment.report import csv_files
-from fedjax_drag.experiment.report.curves import Group, criterion_of, groups
+from fedjax_drag.experiment.report.curves import Group, best_setting, criterion_of, groups
 from fedjax_drag.experiment.report.reading import Found, cells
 from fedjax_drag.experiment.report.tables import DASH
 from fedjax_drag.experiment.run import metric_kinds
@@ -129,14 +129,13 @@ def differences(found: Sequence[Group], crossed: bool) -> tuple[str, MatrixTable
         for group in found
     }
     rows, columns = (list(dict.fromkeys(key[side] for key in finals)) for side in (0, 1))
-    means = {key: np.mean(list(by_seed.values())) for key, by_seed in finals.items() if by_seed}
-    if not means:
+    chosen = best_setting(found, crossed)
+    if not chosen:
         return None
-    best = max(means, key=lambda key: float(by.merits(means[key])))
+    best = chosen[0].row, "" if crossed else chosen[0].column
     if crossed:
-        worst = {row: min(by.merits(means.get((row, column), np.nan)) for column in columns) for row in rows}
-        rows.sort(key=lambda row: -worst[row])
-        best = rows[0], ""
+        means = {key: np.mean([*by_seed.values()] or [np.nan]) for key, by_seed in finals.items()}
+        rows.sort(key=lambda row: -min(by.merits(means[row, column]) for column in columns))
     lines: list[tuple[str, list[MatrixCell]]] = []
     file: list[list[Any]] = [["what", "setting", "less", "seeds", "mean", "half_width"]]
     for row in rows:

@@ -15,7 +15,6 @@ from fedjax_drag.experiment.figures.labels import clean, header, method
 from fedjax_drag.experiment.plain import finite, first, grouped
 from fedjax_drag.experiment.report import charts, clients, csv_files, curves, matrices, parameters, skew, tables
 from fedjax_drag.experiment.report.curves import Group
-from fedjax_drag.experiment.report.matrices import MatrixTable
 from fedjax_drag.experiment.report.pictures import picture
 from fedjax_drag.experiment.report.reading import Found, ReportedRun, read
 from fedjax_drag.experiment.report.rendering import check_place, plotly_js, render
@@ -81,7 +80,7 @@ def _content(found: Found, target: float | None, with_skew: bool) -> dict[str, A
         "title": clean(found.name, 80),
         "kind": found.kind,
         "header": header([run.config for run in found.runs]),
-        "facts": _facts(found, groups, matrix, aim),
+        "facts": _facts(found, groups, worst, aim),
         "wrong": _wrong(found.runs),
         "worst": worst,
         "matrix": matrix if worst or len(maps) != 1 else None,  # else the map is the matrix
@@ -121,7 +120,7 @@ def _names(folder: Path, page: Path, name: str) -> dict[str, Any]:
     return {"variant": clean(there.name.removeprefix(slug(name)).lstrip("-,"), 160), "address": address}
 
 
-def _facts(found: Found, groups: Sequence[Group], matrix: MatrixTable | None, target: float | None) -> list[Fact]:
+def _facts(found: Found, groups: Sequence[Group], crossed: bool, target: float | None) -> list[Fact]:
     """What a reader wants to know first."""
     by = curves.criterion_of(groups)
     begun = [group for group in groups if group.drawn]
@@ -129,16 +128,16 @@ def _facts(found: Found, groups: Sequence[Group], matrix: MatrixTable | None, ta
         return [("runs", str(len(found.runs)), "none has been evaluated")]
     if found.kind == "run":
         return _facts_of_run(found.runs[0], by, target)
-    ended = [group for group in begun if all(run.status != "diverged" for run in group.drawn)] or begun
-    best = max(ended, key=lambda group: float(by.merits(group.final(by.column))))
-    highest = f"{'highest' if by.higher_is_better else 'lowest'} final {by.label}"
-    name = highest if by.on == TEST else f"final test {by.label} of the best"
-    about = ", ".join(filter(None, (best.row, best.column, _choice(by, best.final(by.column)))))
-    facts = [(name, _shown(by, best.final(by.test)), about)]
-    if matrix is not None and matrix.worst and matrix.rows[0][1][0].shade is not None:  # the best setting is that one
-        label, (worst, *others) = matrix.rows[0]
+    facts: list[Fact] = []
+    if crossed and (best := curves.best_setting(groups, crossed)):
         name = "best worst case" if by.on == TEST else f"best worst case, {metric_kinds.title(by.column)}"
-        facts = [(name, f"{worst.text}{' %' * by.is_share}", f"{label}, over {len(others)} conditions")]
+        worst = by.worst([group.final(by.column) for group in best])
+        facts.append((name, _shown(by, worst), f"{best[0].row}, over {len(best)} conditions"))
+    elif best := curves.best_setting(groups, False):
+        highest = f"{'highest' if by.higher_is_better else 'lowest'} final {by.label}"
+        name = highest if by.on == TEST else f"final test {by.label} of the best"
+        about = ", ".join(filter(None, (best[0].row, best[0].column, _choice(by, best[0].final(by.column)))))
+        facts.append((name, _shown(by, best[0].final(by.test)), about))
     if target is not None and found.kind == "comparison":
         rounds = [(tables.rounds_to(run, by, target), group.row) for group in begun for run in group.drawn]
         if reached := [(number, row) for number, row in rounds if number is not None]:

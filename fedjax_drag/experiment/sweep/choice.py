@@ -1,13 +1,13 @@
 """The setting of a sweep that is best, and by which examples it is chosen."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_drag.experiment.config.config import is_condition
+from fedjax_drag.experiment.plain import grouped
 from fedjax_drag.experiment.sweep.grid import Grid, describe
 from fedjax_drag.experiment.sweep.outcome_table import Cell, crossed, texts
 from fedjax_drag.simulation.criterion import VALIDATION, Criterion
@@ -64,10 +64,27 @@ def best(grid: Grid, cells: Sequence[Cell]) -> Best | None:
     setting, found = itemgetter(*axes), crossed(grid, cells)
     assert found.worst is not None
     assert found.worst_on_test is not None
-    left = Counter(setting(point.values) for point in grid.points)
-    several = len(left) > 1
-    left.subtract(setting(cell.values) for cell in cells if cell.status == "done")
-    for values, worst, on_test in zip(found.settings, found.worst, found.worst_on_test, strict=True):
-        if several and not left[setting(values)] and np.isfinite(worst):
-            return Best(values, found.criterion, float(worst), float(on_test), len(found.columns))
-    return None
+    points = grouped(grid.points, lambda point: setting(point.values))
+    known = {(*cell.values.values(),): cell.status for cell in cells}
+    statuses = [{known.get((*point.values.values(),)) for point in points[setting(x)]} for x in found.settings]
+    place = place_of_best(found.worst, statuses, found.criterion)
+    if len(points) < 2 or place is None or statuses[place] != {"done"}:
+        return None
+    worst, on_test = float(found.worst[place]), float(found.worst_on_test[place])
+    return Best(found.settings[place], found.criterion, worst, on_test, len(found.columns))
+
+
+def place_of_best(worst: np.ndarray, statuses: Sequence[Collection[str | None]], by: Criterion) -> int | None:
+    """The place of the best setting, of equal ones the first; None if none has a figure.
+
+    One whose runs have all come to a good end goes before others, and one of which a run has diverged comes last.
+
+    Args:
+      worst: by setting, its figure under the condition that is worst for it.
+      statuses: by setting, those of its runs.
+      by: what they are figures of.
+    """
+    merits = by.merits(worst)
+    ranks = [({*ended} == {"done"}, "diverged" not in ended, x) for ended, x in zip(statuses, merits, strict=True)]
+    places = np.flatnonzero(np.isfinite(merits)).tolist()
+    return max(places, key=ranks.__getitem__, default=None)

@@ -12,8 +12,9 @@ from reports import Page, write_run, write_sweep
 
 from fedjax_drag.experiment.config.config import slug
 from fedjax_drag.experiment.intervals import estimate
-from fedjax_drag.experiment.report import csv_files, tables, write
+from fedjax_drag.experiment.report import csv_files, reading, tables, write
 from fedjax_drag.experiment.run import environment, metrics_file, results
+from fedjax_drag.experiment.sweep.summary_page import summary
 from fedjax_drag.simulation.criterion import Criterion
 
 
@@ -354,6 +355,18 @@ def test_two_numeric_choices_are_a_map_and_differences_are_to_the_best_cell(page
     assert line[2:4] == ["step_size=0.2, c=0.25", "2"]
     assert [float(x) for x in line[4:]] == pytest.approx([*expected])
     assert ["step_size=0.2", "best", "\N{MINUS SIGN}45.0 ± 63.5"] in found.rows()
+
+
+def test_headline_differences_and_summary_have_the_same_best_setting(page, tmp_path):
+    """The one with the highest mean has a seed that was not run."""
+    curves = [[0.1, final] for final in (0.5, 0.6, 0.7, 0.7, 0.9)]
+    axes = {"step_size": [0.1, 0.2, 0.3], "seed": [0, 1]}
+    folder, grid = write_sweep(tmp_path / "out", axes, [*curves, None], {"rounds": 2})
+    assert "Best setting: step_size=0.2" in summary(grid, reading.cells(reading.read(folder)))
+    found = page(folder)
+    assert "highest final accuracy 70.0 % step_size=0.2, chosen on the test set" in found.shown
+    _, *lines = found.file("differences")
+    assert {line[2] for line in lines} == {"step_size=0.2"}
 
 
 def test_a_choice_under_attacks_has_worst_cases_and_a_line_for_each_attack(page, tmp_path):

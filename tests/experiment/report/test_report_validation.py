@@ -54,3 +54,10 @@ def test_a_matrix_is_by_validation(page, tmp_path):
     assert "Final validation accuracy in %" in found.shown
     assert "best worst case, validation accuracy 50.0 % median, over 2 conditions" in found.shown
     assert ["median", "50.0", "50.0", "60.0"] in found.rows()
+
+
+def test_a_validation_accuracy_without_that_on_the_test_set_leaves_the_loss(page, tmp_path):
+    folder = write_run(tmp_path / "run", [0.5, 0.6], {"interrupted": False}, validation_accuracy=[0.8, 0.7])
+    file = folder / "metrics.jsonl"
+    file.write_text(file.read_text().replace("test_accuracy", "accuracy"))
+    assert "final test loss 0.4" in page(folder).shown
