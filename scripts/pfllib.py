@@ -10,13 +10,15 @@ weighted by their numbers: of the global model for FedAvg and FedProx, of the cl
 
 import itertools
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 
 import fedjax_drag as fd
+from fedjax_drag import checks
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.intervals import estimate
 from fedjax_drag.experiment.run import results
@@ -35,14 +37,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "FedRep": {"algorithm": {"name": "fedrep", "layers": "Dense_1", "head_steps": 0.5}, "local_epochs": 2},
     "FedPer": {"algorithm": {"name": "fedper", "layers": "Dense_1"}},
 }
-PUBLISHED = {
-    "dirichlet": {"FedAvg": 85.85, "FedProx": 85.63, "Ditto": 97.47, "FedRep": 97.56, "FedPer": 97.44},
-    "two_labels": {"FedAvg": 80.41, "FedProx": 78.08, "Ditto": 99.44, "FedRep": 99.56, "FedPer": 99.47},
-}
-"""Of docs/benchmark.html, in %: best over 2,000 rounds, mean of three trials."""
-
-Split = Literal["dirichlet", "two_labels"]
-Method = Literal["FedAvg", "FedProx", "Ditto", "FedRep", "FedPer"]
 
 
 def dirichlet(fed: Any, num_clients: int, beta: float = 0.1, seed: int = 0) -> Any:
@@ -81,15 +75,36 @@ def _tested(fed: Any, own: list[np.ndarray]) -> Any:
     return fd.data.from_clients([of(train) for train, _ in parts], client_test=tested, **options)
 
 
-SPLITS = {"dirichlet": dirichlet, "two_labels": two_labels}
+class Split(NamedTuple):
+    """How the examples are split, and their figures of docs/benchmark.html.
+
+    Attributes:
+      clients: ``(data, number of clients) -> data`` with clients.
+      published: by method in %, best over 2,000 rounds, mean of three trials.
+    """
+
+    clients: Callable[..., Any]
+    published: dict[str, float]
 
 
-def setting(method: str, split: Split, seed: int, rounds: int, data_dir: Path | None) -> dict[str, Any]:
+def _by_method(*published: float) -> dict[str, float]:
+    return dict(zip(METHODS, published, strict=True))
+
+
+SPLITS = {
+    "dirichlet": Split(dirichlet, _by_method(85.85, 85.63, 97.47, 97.56, 97.44)),
+    "two_labels": Split(two_labels, _by_method(80.41, 78.08, 99.44, 99.56, 99.47)),
+}
+
+
+def setting(method: str, split: str, seed: int, rounds: int, data_dir: Path | None) -> dict[str, Any]:
     """The configuration of a run."""
+    checks.one_of("method", method, METHODS)
+    checks.one_of("split", split, SPLITS)
     return {
         "name": "pfllib",
         "data": {"name": "fashion_mnist", "data_dir": data_dir and str(data_dir)},
-        "partition": {"name": SPLITS[split], "num_clients": 20, "seed": 0},
+        "partition": {"name": SPLITS[split].clients, "num_clients": 20, "seed": 0},
         "model": {"name": "cnn", "variant": "pfllib", "init": "torch"},
         "aggregator": {"name": "fedavg", "weighting": "examples"},
         "rounds": rounds,
@@ -105,8 +120,8 @@ def setting(method: str, split: Split, seed: int, rounds: int, data_dir: Path | 
 
 @app.command()
 def run(
-    method: Method,
-    split: Split = "dirichlet",
+    method: Annotated[str, typer.Argument(help=f"One of {', '.join(METHODS)}.")],
+    split: Annotated[str, typer.Option(help=f"One of {', '.join(SPLITS)}.")] = "dirichlet",
     rounds: Annotated[int, typer.Option(help="Of theirs there are 2,000.")] = 2000,
     seed: int = 0,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data.")] = None,
@@ -135,7 +150,7 @@ def curves(out: Path, split: str, method: str) -> dict[int, np.ndarray]:
 def _weights(split: str, config: Config) -> np.ndarray:
     """Each client's share of the test examples."""
     data = fd.data.load("fashion_mnist", data_dir=config.data.arguments.get("data_dir"))
-    counts = SPLITS[split](data, 20).client_test.counts
+    counts = SPLITS[split].clients(data, 20).client_test.counts
     return counts / counts.sum()
 
 
@@ -147,12 +162,12 @@ def table(
     """Print their figures beside the best of the rounds that all seeds of ours have, and draw the curves."""
     lines = [["split", "method", "theirs", "ours", "seeds", "rounds"]]
     drawn: dict[str, dict[str, dict[int, np.ndarray]]] = defaultdict(dict)
-    for split, method in itertools.product(PUBLISHED, METHODS):
+    for split, method in itertools.product(SPLITS, METHODS):
         if found := curves(out, split, method):
             drawn[split][method] = found
             rounds = min(map(len, found.values()))
             best = estimate(np.array([curve[:rounds].max() / 100 for curve in found.values()]))
-            lines.append([split, method, str(PUBLISHED[split][method]), str(best), str(len(found)), str(rounds)])
+            lines.append([split, method, str(SPLITS[split].published[method]), str(best), str(len(found)), str(rounds)])
     typer.echo(markdown(lines))
     if figure is not None:
         _draw(drawn, figure)
@@ -168,7 +183,7 @@ def _draw(drawn: dict[str, dict[str, dict[int, np.ndarray]]], file: Path) -> Non
             length = min(map(len, found.values()))
             mean = np.mean([curve[:length] for curve in found.values()], 0)
             axes.plot(np.arange(1, length + 1), mean, f"C{index}.-", label=method)
-            axes.axhline(PUBLISHED[split][method], color=f"C{index}", linestyle="--", linewidth=0.8)
+            axes.axhline(SPLITS[split].published[method], color=f"C{index}", linestyle="--", linewidth=0.8)
         axes.set(title=split.replace("_", " "), xlabel="rounds", ylabel="accuracy, %")
         axes.locator_params("x", integer=True)
         axes.legend()
