@@ -1,6 +1,7 @@
 """The ``fedjax-drag run`` command."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,7 +81,7 @@ def run(
     Exit status: 0 done, 1 the run failed or diverged (its parameters are not finite; other runs of the comparison
     are finished), 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume goes on from there).
     """
-    with common.reported(debug), common.nan_checks(debug_nans):
+    with common.reported(debug), common.nan_checks(debug_nans), ExitStack() as held:
         with common.user_errors():
             from fedjax_drag.cli.folders import default_folder
             from fedjax_drag.cores import one_device_per_core, start
@@ -103,8 +104,8 @@ def run(
             elif any(one.mesh in ("auto", "cores") for one in experiment.runs.values()):
                 one_device_per_core()
             start()
-            planned = plan(experiment, out=folder, resume=resume, overwrite=overwrite, log=log or ())
-        with planned, stopping.saving():
+            planned = held.enter_context(plan(experiment, (), folder, resume, overwrite, log=log or ()))
+        with stopping.saving():
             _execute(planned, quiet)
 
 

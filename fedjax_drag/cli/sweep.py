@@ -1,5 +1,6 @@
 """The ``fedjax-drag sweep`` command."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -80,7 +81,7 @@ def sweep(
     Exit status: 0 done, 1 cells failed, 2 bad usage or configuration, 130 stopped by Ctrl-C or SIGTERM (--resume
     goes on from there).
     """
-    with common.reported(debug), common.nan_checks(debug_nans):
+    with common.reported(debug), common.nan_checks(debug_nans), ExitStack() as held:
         with common.user_errors():
             from fedjax_drag.cli.folders import default_folder
             from fedjax_drag.cores import one_device_per_core, start
@@ -101,8 +102,8 @@ def sweep(
             target = launcher and cluster.executor(launcher, folder / sweep_folder.JOBS, job_options or ())
             if target is None:
                 start()
-            planned = sweeping.plan(grid, out=folder, resume=resume, overwrite=overwrite)
-        with planned, stopping.saving():
+            planned = held.enter_context(sweeping.plan(grid, (), folder, resume, overwrite))
+        with stopping.saving():
             if target is None:
                 finished = sweeping.execute(planned, quiet or None, cells_per_program)
             else:

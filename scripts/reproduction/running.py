@@ -75,8 +75,8 @@ def measure_times(target: Target, overrides: Sequence[str], folder: Path) -> Non
     """
     if (folder / TIMES).is_file():
         return
-    jobs = plan(load_grid(target.config, overrides).base, _TIMED_ALONE).jobs
-    contestants = {job.label: local_steps(job.simulation) for job in jobs}
+    with plan(load_grid(target.config, overrides).base, _TIMED_ALONE) as planned:
+        contestants = {job.label: local_steps(job.simulation) for job in planned.jobs}
     warm_up(contestants)
     write_json(folder / TIMES, in_turn(contestants, target.turns))
 

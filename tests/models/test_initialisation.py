@@ -14,7 +14,7 @@ from tiny import SYNTHETIC, TINY
 
 import fedjax_drag as fd
 from fedjax_drag import models
-from fedjax_drag.experiment.run.run import execute, plan
+from fedjax_drag.experiment.run.run import execute, plan, run
 from fedjax_drag.experiment.sweep.sweep import sweep
 from fedjax_drag.models.initialisation import INITS
 from fedjax_drag.simulation import prepare
@@ -206,7 +206,7 @@ def test_a_configuration_names_it(tmp_path):
     assert np.all(np.isfinite(result.history["test_loss"]))
     assert job.config.model.arguments["init"] == "normal"
     with pytest.raises(ValueError, match=r"^model\.init='xavier': must be one of flax, torch, normal$"):
-        plan(configured("xavier"))
+        run(configured("xavier"))
 
 
 @pytest.mark.thorough

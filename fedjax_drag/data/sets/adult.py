@@ -92,12 +92,9 @@ def load_adult(
       non-IID data silos: An experimental study, 2022 (NIID-Bench).
     """
     checks.one_of("features", features, ("columns", "bins"))
-    checks.one_of("normalize", normalize, NORMALIZE)
-    train, test = map(_read, find(data_dir))
-    encoded = encode(train, train, features, normalize), encode(train, test, features, normalize)
-    x, x_test = (np.stack([*entries.values()], axis=1, dtype=np.float32) for entries in encoded)
-    labels, test_labels = (np.strings.startswith(part["label"], ">").astype(np.int32) for part in (train, test))
-    return make("adult", (x, labels), (x_test, test_labels), 2)
+    parts = _encoded(data_dir, features, normalize)
+    train, test = ((_stacked(x), np.strings.startswith(rows["label"], ">").astype(np.int32)) for rows, x in parts)
+    return make("adult", train, test, 2)
 
 
 def load_hours(data_dir: locate.Place = None, normalize: Normalize = "standard") -> FederatedDataset:
@@ -117,12 +114,20 @@ def load_hours(data_dir: locate.Place = None, normalize: Normalize = "standard")
       FileNotFoundError: as :func:`load_adult`.
       ValueError: as :func:`load_adult`.
     """
+    hours = [(x.pop("hours-per-week"), x) for _, x in _encoded(data_dir, "columns", normalize)]
+    train, test = ((_stacked(x), y.astype(np.float32)) for y, x in hours)
+    return make("adult_hours", train, test, 0)
+
+
+def _encoded(data_dir: locate.Place, features: Features, normalize: Normalize) -> list[tuple[Columns, Columns]]:
+    """The training and the test rows: their columns, and what a model sees of them."""
     checks.one_of("normalize", normalize, NORMALIZE)
-    train, test = map(_read, find(data_dir))
-    encoded = encode(train, train, "columns", normalize), encode(train, test, "columns", normalize)
-    y, y_test = (entries.pop("hours-per-week").astype(np.float32) for entries in encoded)
-    x, x_test = (np.stack([*entries.values()], axis=1, dtype=np.float32) for entries in encoded)
-    return make("adult_hours", (x, y), (x_test, y_test), 0)
+    parts = [*map(_read, find(data_dir))]
+    return [(rows, encode(parts[0], rows, features, normalize)) for rows in parts]
+
+
+def _stacked(entries: Columns) -> np.ndarray:
+    return np.stack([*entries.values()], axis=1, dtype=np.float32)
 
 
 def _read(path: Path) -> Columns:

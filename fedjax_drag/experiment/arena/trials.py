@@ -26,7 +26,7 @@ from fedjax_drag.experiment.run.planning import Federations
 from fedjax_drag.experiment.sweep import sweep as sweeping
 from fedjax_drag.experiment.sweep import sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, load_grid
-from fedjax_drag.experiment.sweep.outcome_table import Cell
+from fedjax_drag.experiment.sweep.outcome_table import Cell, exact_mean
 from fedjax_drag.metrics import accuracy
 from fedjax_drag.simulation.criterion import ACCURACY, VALIDATION, Criterion
 
@@ -281,8 +281,7 @@ def key_of(arena: Arena, entry: Entry) -> str:
 
 def mean_over_seeds(cells: Shaped[np.ndarray, "*axes seeds"], by: Criterion = ACCURACY) -> Float[np.ndarray, "*axes"]:
     """Validation figures at the end; the sums are exact, so that equal ones in another order are a tie."""
-    finals = _finals(cells, by._replace(on=VALIDATION))
-    return np.apply_along_axis(math.fsum, -1, finals) / finals.shape[-1]
+    return np.apply_along_axis(exact_mean, -1, _finals(cells, by._replace(on=VALIDATION)))
 
 
 def criterion_of(config: Config) -> Criterion:

@@ -314,16 +314,12 @@ def _typed(key: str, value: Any) -> Any:
     return float(value) if is_number and fits(0.5, hint) and abs(value) <= options.LARGEST else value
 
 
-def flatten(config: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys and values of a configuration, for comparing two of them."""
-    mapping = config.to_mapping() if isinstance(config, Config) else config
-    return dict(entry for key, value in mapping.items() for entry in _flat(str(key), value))
-
-
-def _flat(key: str, value: Any) -> Iterable[tuple[str, Any]]:
-    if not isinstance(value, Mapping) or not value:
-        return [(key, value)]
-    return [entry for inner, below in value.items() for entry in _flat(f"{key}.{inner}", below)]
+def flatten(config: Config | Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Dotted keys and values of a configuration, for comparing two of them; what is inside a key begins with it."""
+    flat: dict[str, Any] = {}
+    for key, value in (config.to_mapping() if isinstance(config, Config) else config).items():
+        flat |= flatten(value, f"{where}{key}.") if value and isinstance(value, Mapping) else {f"{where}{key}": value}
+    return flat
 
 
 _MISSING = "???"

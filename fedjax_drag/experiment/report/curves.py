@@ -15,6 +15,7 @@ from fedjax_drag.experiment.report.reading import ReportedRun
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.run.metric_kinds import METRICS, MetricKind, kind
 from fedjax_drag.experiment.sweep.choice import place_of_best
+from fedjax_drag.experiment.sweep.outcome_table import exact_mean
 from fedjax_drag.simulation.criterion import Criterion, common
 
 LINES = 8
@@ -54,8 +55,8 @@ class Group:
         return [float(run.history[metric][-1]) for run in self.drawn]
 
     def final(self, metric: str) -> float:
-        """A metric at the end, its mean over the seeds; NaN without any."""
-        return float(np.mean(finals)) if (finals := self.finals(metric)) else np.nan
+        """A metric at the end, its mean over the seeds, as a sweep compares it; NaN without any."""
+        return exact_mean(np.array(self.finals(metric)))
 
     def line(self, measure: str) -> Line | None:
         """A quantity at the rounds that all runs have; None if they do not have it, or no round in common."""

@@ -12,7 +12,7 @@ from fedjax_drag.experiment.intervals import estimate, mean_and_spread
 from fedjax_drag.experiment.plain import grouped
 from fedjax_drag.experiment.report import csv_files
 from fedjax_drag.experiment.report.curves import Group, best_setting, criterion_of, groups
-from fedjax_drag.experiment.report.reading import Found, cells
+from fedjax_drag.experiment.report.reading import Found
 from fedjax_drag.experiment.report.tables import DASH
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.sweep import outcome_table
@@ -63,7 +63,7 @@ def matrix(found: Found) -> MatrixTable | None:
     """The final values of a sweep with more than one column, the best worst case first; None if there is none."""
     if found.grid is None:
         return None
-    grid, made = found.grid, outcome_table.matrix(found.grid, cells(found))
+    grid, made = found.grid, outcome_table.matrix(found.grid, found.runs)
     by, across = outcome_table.axes_of(grid)
     if len(made.columns) < 2:
         return None

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_drag.experiment.config.config import is_condition
-from fedjax_drag.experiment.plain import grouped
+from fedjax_drag.experiment.plain import finite, grouped
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Line
 from fedjax_drag.experiment.report.curves import Block, Group, block, criterion_of, groups
@@ -20,11 +20,8 @@ _TICKS = 12  # most values that are ticks themselves
 def numeric(found: Found) -> list[str]:
     """The axes of a sweep whose values are numbers, and choices of whoever trains."""
     axes = {} if found.grid is None else found.grid.labels
-    return [
-        axis
-        for axis, values in axes.items()
-        if axis != "seed" and not is_condition(axis) and len(values) > 1 and all(map(_is_number, values))
-    ]
+    chosen = {axis: values for axis, values in axes.items() if axis != "seed" and not is_condition(axis)}
+    return [axis for axis, values in chosen.items() if len(values) > 1 and None not in map(finite, values)]
 
 
 def blocks(found: Found) -> list[Block]:
@@ -82,7 +79,3 @@ def is_logarithmic(values: np.ndarray) -> bool:
     steps = (np.diff(x) for x in (np.log(values), values))
     logarithmic, linear = (np.std(step) / np.mean(step) for step in steps)
     return bool(logarithmic < linear)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -91,17 +91,6 @@ def read(folder: Path) -> Found:
     return Found("run", config.name, (only,), None, yaml)
 
 
-def cells(found: Found) -> list[outcome_table.Cell]:
-    """The runs of a sweep as the cells of its matrix."""
-    assert found.grid is not None
-    known = (*outcome_table.COMPLETE, "failed")
-    status = lambda run: run.status if run.status in known else "interrupted"
-    return [
-        outcome_table.Cell(point.values, status(run), run.message, run.history, run.criterion)
-        for point, run in zip(found.grid.points, found.runs, strict=True)
-    ]
-
-
 def _sweep(folder: Path) -> Found:
     grid = load_grid(folder / sweep_folder.CONFIG)
     failures = _failures(folder / sweep_folder.TABLE, grid)

@@ -18,9 +18,10 @@ import numpy as np
 from tqdm import tqdm
 
 from fedjax_drag import per_client
+from fedjax_drag.checks import message_of
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.run import environment
-from fedjax_drag.experiment.run.errors import FolderError, MismatchError, reason_of
+from fedjax_drag.experiment.run.errors import FolderError, MismatchError
 from fedjax_drag.experiment.run.results import CHECKPOINTS, DAMAGED_CHECKPOINTS
 from fedjax_drag.experiment.run.stored import client_rows, leaves, records
 from fedjax_drag.experiment.run.stored.records import Record
@@ -289,5 +290,5 @@ def _named(round_number: int) -> Iterator[None]:
         yield
     except MismatchError as error:
         raise MismatchError(f"{where}: {error}") from None
-    except Exception as error:  # Orbax and TensorStore raise many kinds
-        raise ValueError(f"{where}: damaged: {reason_of(error)}") from error
+    except Exception as error:  # Orbax and TensorStore raise many kinds, with messages of pages
+        raise ValueError(f"{where}: damaged: {message_of(error)[:160]}") from error

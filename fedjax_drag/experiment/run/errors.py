@@ -11,9 +11,3 @@ class InUseError(FolderError):
 
 class MismatchError(FolderError):
     """A checkpoint is whole, and of something else than the run that is to go on from it."""
-
-
-def reason_of(error: Exception) -> str:
-    """The beginning of an error's message; Orbax's may be pages long."""
-    first = next(iter(str(error).splitlines()), "") or type(error).__name__
-    return first if len(first) <= 160 else first[:159] + "\N{HORIZONTAL ELLIPSIS}"

@@ -5,15 +5,13 @@ it ends. On network file systems it is as reliable as their ``flock``.
 """
 
 import contextlib
-import dataclasses
 import datetime
 import itertools
 import json
 import os
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -118,25 +116,9 @@ def refuse_links(*places: Path) -> None:
             raise FolderError(f"{str(path)!r}: {kind}; a folder into which a run writes must have none: remove it")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HoldsLock:
-    """A plan that holds the lock of its folder until the end of its ``with`` block.
-
-    Attributes:
-      lock: from :func:`locked`.
-    """
-
-    lock: ExitStack = dataclasses.field(default_factory=ExitStack)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.lock.close()
-
-
-def locked(folder: Path | None, check: Callable[[Path], Any] = lambda _: None) -> ExitStack:
-    """The lock of a results folder that has passed a check, released by the end of a ``with`` block.
+@contextlib.contextmanager
+def locked(folder: Path | None, check: Callable[[Path], Any] = lambda _: None) -> Iterator[None]:
+    """Holds the lock of a results folder that has passed a check.
 
     Args:
       folder: the results folder to be. None locks nothing, nor does any but the first of several processes.
@@ -154,10 +136,10 @@ def locked(folder: Path | None, check: Callable[[Path], Any] = lambda _: None) -
         held.enter_context(FolderLock(folder))
         check(folder)
 
-    with ExitStack() as held:
+    with contextlib.ExitStack() as held:
         if folder is not None:
             from_first(take, folder)
-        return held.pop_all()
+        yield
 
 
 def _holder(folder: Path) -> str:

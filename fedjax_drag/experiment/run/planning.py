@@ -1,7 +1,8 @@
 """From a configuration to runs that are ready to start: checked, built and traced."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.own import identities
 from fedjax_drag.experiment.run import environment, folders, loggers
-from fedjax_drag.experiment.run.lock import HoldsLock, locked
+from fedjax_drag.experiment.run.lock import locked
 from fedjax_drag.simulation import Simulation, trace
 from fedjax_drag.simulation.devices import placement
 from fedjax_drag.simulation.devices.placement import resolve_mesh
@@ -39,7 +40,7 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckedExperiment(HoldsLock):
+class CheckedExperiment:
     """A checked experiment: all its runs are built, none has started.
 
     Attributes:
@@ -80,6 +81,7 @@ class Federations:
         return self._made[key]
 
 
+@contextlib.contextmanager
 def plan(
     config: Source | Experiment,
     overrides: Iterable[str] = (),
@@ -89,8 +91,8 @@ def plan(
     federations: Federations | None = None,
     log: Iterable[str] = (),
     allow_code: bool = False,
-) -> CheckedExperiment:
-    """Checks and builds all runs of a configuration; locks ``out``, and clears it to overwrite it.
+) -> Iterator[CheckedExperiment]:
+    """Checks and builds all runs of a configuration; locks ``out`` in a block, and clears it to overwrite it.
 
     Args and exceptions are those of :func:`~fedjax_drag.experiment.run.run.run`; an
     :class:`~fedjax_drag.experiment.build.experiment.Experiment` is taken as it is, without ``overrides``.
@@ -99,16 +101,16 @@ def plan(
     experiment = config if isinstance(config, Experiment) else load_experiment(config, overrides, allow_code)
     folder = folders.folder_of(out, resume, overwrite)
     tools = loggers.check(log, folder)
-    with locked(folder, partial(folders.check_folder, resume=resume, overwrite=overwrite)) as lock:
+    with locked(folder, partial(folders.check_folder, resume=resume, overwrite=overwrite)):
         if folder is not None and resume:
-            from_first(_check_resumable, experiment, folder)
+            from_first(folders.check_same, folder, experiment.config)
         with placement.sharing():  # the runs of a comparison have the same data
             jobs = _jobs(experiment, folder, resume, federations or Federations())
         if folder is not None and overwrite:
             folders.check_start(folder, experiment.runs.values())
             variants = {slug(label) for label in experiment.runs} if experiment.config.compare else set()
             from_first(folders.clear, folder, variants | folders.variants_in(folder))
-        return CheckedExperiment(experiment.config, jobs, folder, resume, tools, lock=lock.pop_all())
+        yield CheckedExperiment(experiment.config, jobs, folder, resume, tools)
 
 
 def _jobs(experiment: Experiment, folder: Path | None, resume: bool, federations: Federations) -> tuple[Job, ...]:
@@ -118,16 +120,10 @@ def _jobs(experiment: Experiment, folder: Path | None, resume: bool, federations
         compares = experiment.config.compare is not None
         where, place = (f"compare.{label}", folder and folder / slug(label)) if compares else ("", folder)
         with within(where):
+            if place is not None and place != folder and resume:
+                from_first(folders.check_same, place, config)
             jobs.append(Job(label, config, _prepare(config, federations, place if resume else None), place))
     return tuple(jobs)
-
-
-def _check_resumable(experiment: Experiment, folder: Path) -> None:
-    folders.check_same(folder, experiment.config)
-    if experiment.config.compare is not None:
-        for label, config in experiment.runs.items():
-            with within(f"compare.{label}"):
-                folders.check_same(folder / slug(label), config)
 
 
 def _prepare(config: Config, federations: Federations, begun: Path | None = None) -> Simulation:

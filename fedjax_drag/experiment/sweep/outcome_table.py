@@ -142,8 +142,8 @@ def write_parquet(path: Path, columns: Table) -> None:
         parquet.write_table(pyarrow.table(arrays), stream)
 
 
-def matrix(grid: Grid, cells: Sequence[Cell]) -> Matrix:
-    """The final accuracies of the cells that have run."""
+def matrix(grid: Grid, cells: Sequence[Any]) -> Matrix:
+    """The final accuracies of the cells that have run, or of what else has the attributes of a :class:`Cell`."""
     sides = axes_of(grid)
     return _matrix(grid, cells, *sides, crossed=not is_condition(sides[0][0]) and any(map(is_condition, sides[1])))
 
@@ -188,7 +188,7 @@ def texts(values: Sequence[Any]) -> dict[Any, str]:
     return {x: str(x) for x in values}
 
 
-def _matrix(grid: Grid, cells: Sequence[Cell], by: Sequence[str], over: Sequence[str], crossed: bool) -> Matrix:
+def _matrix(grid: Grid, cells: Sequence[Any], by: Sequence[str], over: Sequence[str], crossed: bool) -> Matrix:
     """The values of combinations of the axes ``by``, with their worst case over the others if they are crossed."""
 
     def place(values: Mapping[str, Any]) -> tuple[str, str]:
@@ -242,12 +242,13 @@ def criterion_of(cells: Sequence[Cell]) -> Criterion:
 
 
 def mean_final(cells: Sequence[Cell], metric: str) -> float:
-    """A metric at the end of the cells that got there, its mean over them; NaN if none has.
+    """A metric at the end of the cells that got there, its mean over them; NaN if none has."""
+    return exact_mean(_finals(cells, metric))
 
-    The sum is exact before it is rounded, so that equal values in another order are a tie.
-    """
-    finals = _finals(cells, metric)
-    return math.fsum(finals) / finals.size if finals.size else np.nan
+
+def exact_mean(values: np.ndarray) -> float:
+    """The mean of values, NaN of none; the sum is exact, so that equal values in another order are a tie."""
+    return math.fsum(values) / values.size if values.size else np.nan
 
 
 def _finals(cells: Sequence[Cell], metric: str) -> np.ndarray:
@@ -256,15 +257,11 @@ def _finals(cells: Sequence[Cell], metric: str) -> np.ndarray:
     return np.array([column.sum() if is_counted(metric) else column[-1] for column in columns if column.size])
 
 
-def _any(cells: Sequence[Cell], status: str) -> bool:
-    return any(cell.status == status for cell in cells)
-
-
 def _text(cells: Sequence[Cell], by: Criterion, num_seeds: int) -> str:
-    finals = _finals(cells, by.column)
+    finals, statuses = _finals(cells, by.column), {cell.status for cell in cells}
     if not finals.size:
-        return "failed" if _any(cells, "failed") else "-"
-    mark = "*" if _any(cells, "diverged") else ""
+        return "failed" if "failed" in statuses else "-"
+    mark = "*" if "diverged" in statuses else ""
     missing = f" ({finals.size} of {num_seeds})" if finals.size < num_seeds else ""
     return mean_and_spread(finals, by) + mark + missing
 

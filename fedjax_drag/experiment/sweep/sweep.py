@@ -1,5 +1,6 @@
 """Sweeps: a run for every combination of values, and their table, summary and heat map."""
 
+import contextlib
 import dataclasses
 import sys
 import types
@@ -20,7 +21,7 @@ from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run import environment, folders, planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
-from fedjax_drag.experiment.run.lock import HoldsLock, locked
+from fedjax_drag.experiment.run.lock import locked
 from fedjax_drag.experiment.run.metric_kinds import is_counted
 from fedjax_drag.experiment.sweep import choice, latex, outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.choice import Best
@@ -123,7 +124,7 @@ class Sweep(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckedSweep(HoldsLock):
+class CheckedSweep:
     """A checked sweep, none of whose cells has started.
 
     Attributes:
@@ -191,6 +192,7 @@ def sweep(
         return execute(planned, quiet, cells_per_program)
 
 
+@contextlib.contextmanager
 def plan(
     config: str | Path | Mapping[str, Any] | Grid,
     overrides: Iterable[str] = (),
@@ -198,14 +200,14 @@ def plan(
     resume: bool = False,
     overwrite: bool = False,
     allow_code: bool = False,
-) -> CheckedSweep:
-    """Checks all cells of a sweep; locks ``out``, and clears it to overwrite it.
+) -> Iterator[CheckedSweep]:
+    """Checks all cells of a sweep; locks ``out`` in a block, and clears it to overwrite it.
 
     Args and exceptions are those of :func:`sweep`.
     """
     grid = load_grid(config, overrides, Code(allow_code))
     folder = folders.folder_of(out, resume, overwrite)
-    with locked(folder, partial(sweep_folder.check_folder, resume=resume, overwrite=overwrite)) as lock:
+    with locked(folder, partial(sweep_folder.check_folder, resume=resume, overwrite=overwrite)):
         if folder is not None and resume:
             _check_same(grid, folder)
         federations = planning.Federations()
@@ -215,7 +217,7 @@ def plan(
         if folder is not None and overwrite:
             folders.check_start(folder, (point.config for point in grid.points))
             sweep_folder.clear(folder)
-        return CheckedSweep(grid, folder, resume, federations, lock=lock.pop_all())
+        yield CheckedSweep(grid, folder, resume, federations)
 
 
 def _check_files(grid: Grid) -> None:

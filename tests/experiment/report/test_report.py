@@ -362,7 +362,7 @@ def test_headline_differences_and_summary_have_the_same_best_setting(page, tmp_p
     curves = [[0.1, final] for final in (0.5, 0.6, 0.7, 0.7, 0.9)]
     axes = {"step_size": [0.1, 0.2, 0.3], "seed": [0, 1]}
     folder, grid = write_sweep(tmp_path / "out", axes, [*curves, None], {"rounds": 2})
-    assert "Best setting: step_size=0.2" in summary(grid, reading.cells(reading.read(folder)))
+    assert "Best setting: step_size=0.2" in summary(grid, reading.read(folder).runs)
     found = page(folder)
     assert "highest final accuracy 70.0 % step_size=0.2, chosen on the test set" in found.shown
     _, *lines = found.file("differences")

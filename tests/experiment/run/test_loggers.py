@@ -82,6 +82,6 @@ def test_a_tool_that_cannot_start_says_so_before_data_are_read(
 @pytest.mark.thorough
 def test_without_a_folder_there_are_no_logs(tiny):
     with pytest.raises(ValueError, match="log='mlflow': needs the results folder, and out is None"):
-        plan(tiny, log=["mlflow"])
+        run(tiny, log=["mlflow"])
     with pytest.raises(ValueError, match=r"^log='mlflow': must be a list$"):
-        plan(tiny, log="mlflow")
+        run(tiny, log="mlflow")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedjax_drag.experiment.build.experiment import load
+from fedjax_drag.experiment.build.experiment import load, load_experiment
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.plain import write_json
 from fedjax_drag.experiment.run import environment, folders, lock, planning, results
@@ -362,7 +362,7 @@ def test_resume_of_a_run_that_was_stopped_times_no_client_again(tiny, tmp_path, 
 
 @pytest.mark.thorough
 def test_configurations_older_and_newer_than_the_program(tiny, finished, tmp_path):
-    stored, asked = yaml.safe_load((finished[0] / "config.yaml").read_text()), plan(tiny).config
+    stored, asked = yaml.safe_load((finished[0] / "config.yaml").read_text()), load_experiment(tiny).config
     for key in ("keep_checkpoints", "stop_on_divergence", "compute_dtype"):
         del stored[key]
     del stored["aggregator"]["divergence"]
@@ -410,9 +410,9 @@ def test_data_are_loaded_once_for_all_variants(tiny, monkeypatch):
     load_data, split_data = planning.build.dataset, planning.build.federation
     monkeypatch.setattr(planning.build, "dataset", lambda config: loads.append(1) or load_data(config))
     monkeypatch.setattr(planning.build, "federation", lambda *given: splits.append(1) or split_data(*given))
-    planned = plan(tiny | {"compare": {"A": {}, "B": {"step_size": 0.2}, "C": {"seed": 1}}})
-    assert (len(loads), len(splits)) == (1, 2)
-    first, *others = (job.simulation.federation.train.x for job in planned.jobs)
+    with plan(tiny | {"compare": {"A": {}, "B": {"step_size": 0.2}, "C": {"seed": 1}}}) as planned:
+        assert (len(loads), len(splits)) == (1, 2)
+        first, *others = (job.simulation.federation.train.x for job in planned.jobs)
     assert all(other is first for other in others), "placed on the device once"
 
 
@@ -424,7 +424,7 @@ def test_failed_run_keeps_what_it_recorded(tiny, tmp_path, monkeypatch, seconds,
 
     monkeypatch.setattr(Checkpoints, "save", fail)
     with pytest.raises(OSError, match="disk full"):
-        execute(plan(tiny | {"checkpoint_every_seconds": seconds}, out=tmp_path / "out"))
+        run(tiny | {"checkpoint_every_seconds": seconds}, out=tmp_path / "out")
     assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == recorded
 
 
@@ -451,9 +451,9 @@ def test_a_resumed_run_walks_over_its_clients_as_before(tiny, tmp_path, monkeypa
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(setup, "platform_of", lambda devices: "gpu")
         run(tiny, overrides=["rounds=2"], out=tmp_path)
-    resumed = plan(tiny, out=tmp_path, resume=True)
-    assert resumed.jobs[0].simulation.batching == ClientBatching("vmap")
-    execute(resumed)
+    with plan(tiny, out=tmp_path, resume=True) as resumed:
+        assert resumed.jobs[0].simulation.batching == ClientBatching("vmap")
+        execute(resumed)
     assert environment.read_batching(tmp_path) == ClientBatching("vmap")
     for damaged in ("", "[]", "{}", "[" * 9999):
         (tmp_path / "environment.json").write_text(damaged)
