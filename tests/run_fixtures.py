@@ -9,6 +9,7 @@ from tiny import DRAG, TINY
 from typer.testing import CliRunner
 
 from fedjax_drag.cli.app import app
+from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.experiment.run.run import execute, plan
 
@@ -49,7 +50,7 @@ def optimised():
 def finished(tmp_path_factory):
     """The folder and the result of a tiny run that nobody may change."""
     folder = tmp_path_factory.mktemp("finished") / "tiny"
-    with optimised(), plan(CONFIG, out=folder) as planned:
+    with optimised(), plan(load_experiment(CONFIG), out=folder) as planned:
         return folder, execute(planned)["tiny"]
 
 

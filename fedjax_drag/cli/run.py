@@ -104,7 +104,7 @@ def run(
             elif any(one.mesh in ("auto", "cores") for one in experiment.runs.values()):
                 one_device_per_core()
             start()
-            planned = held.enter_context(plan(experiment, (), folder, resume, overwrite, log=log or ()))
+            planned = held.enter_context(plan(experiment, folder, resume, overwrite, log=log or ()))
         with stopping.saving():
             _execute(planned, quiet)
 

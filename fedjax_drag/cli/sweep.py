@@ -102,7 +102,7 @@ def sweep(
             target = launcher and cluster.executor(launcher, folder / sweep_folder.JOBS, job_options or ())
             if target is None:
                 start()
-            planned = held.enter_context(sweeping.plan(grid, (), folder, resume, overwrite))
+            planned = held.enter_context(sweeping.plan(grid, folder, resume, overwrite))
         with stopping.saving():
             if target is None:
                 finished = sweeping.execute(planned, quiet or None, cells_per_program)

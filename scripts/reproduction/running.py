@@ -13,7 +13,8 @@ import jax
 
 from benchmarks.clients import local_steps
 from benchmarks.timing import Times, in_turn, warm_up
-from fedjax_drag.experiment.build.experiment import read
+from fedjax_drag.experiment.build.experiment import load_experiment, read
+from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.plain import write_json
 from fedjax_drag.experiment.run.run import plan
 from fedjax_drag.experiment.sweep import sweep, sweep_folder
@@ -43,7 +44,7 @@ def run(
     overrides += (f"axes.seed=[{seeds}]",) if seeds else ()
     try:
         begun = resume and (folder / sweep_folder.CONFIG).is_file()
-        with sweep.plan(_source(target), overrides, out=folder, resume=begun) as planned:
+        with sweep.plan(load_grid(_source(target), overrides, Code()), folder, begun) as planned:
             cells = sweep.execute(planned, quiet).cells
         if target.turns and not seeds:
             measure_times(target, overrides, folder)
@@ -75,7 +76,7 @@ def measure_times(target: Target, overrides: Sequence[str], folder: Path) -> Non
     """
     if (folder / TIMES).is_file():
         return
-    with plan(load_grid(target.config, overrides).base, _TIMED_ALONE) as planned:
+    with plan(load_experiment(load_grid(target.config, overrides).base, _TIMED_ALONE)) as planned:
         contestants = {job.label: local_steps(job.simulation) for job in planned.jobs}
     warm_up(contestants)
     write_json(folder / TIMES, in_turn(contestants, target.turns))

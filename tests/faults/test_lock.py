@@ -11,6 +11,7 @@ import pytest
 import yaml
 from small_runs import SMALL
 
+from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.run import lock
 from fedjax_drag.experiment.run.errors import FolderError
 from fedjax_drag.experiment.run.lock import FolderLock
@@ -55,7 +56,7 @@ def test_a_second_process_is_refused_with_the_name_of_the_first(tmp_path):
 
 def test_released_with_the_run_and_with_its_failure(tmp_path, monkeypatch):
     out = tmp_path / "out"
-    with plan(SMALL, out=out), pytest.raises(FolderError, match=f"in use by process {os.getpid()} on"):
+    with plan(load_experiment(SMALL), out=out), pytest.raises(FolderError, match=f"in use by process {os.getpid()} on"):
         FolderLock(out)
     FolderLock(out).release()
     with pytest.raises(ValueError, match="cohort_size"):

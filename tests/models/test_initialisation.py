@@ -14,6 +14,7 @@ from tiny import SYNTHETIC, TINY
 
 import fedjax_drag as fd
 from fedjax_drag import models
+from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.run.run import execute, plan, run
 from fedjax_drag.experiment.sweep.sweep import sweep
 from fedjax_drag.models.initialisation import INITS
@@ -198,7 +199,7 @@ def configured(init):
 
 @pytest.mark.thorough
 def test_a_configuration_names_it(tmp_path):
-    with plan(configured("normal"), out=tmp_path / "run") as planned:
+    with plan(load_experiment(configured("normal")), out=tmp_path / "run") as planned:
         (job,) = planned.jobs
         params = job.simulation.initial_state().params
         np.testing.assert_array_equal(params["Dense_0"]["bias"], np.full(4, 0.1, np.float32))

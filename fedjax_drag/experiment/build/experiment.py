@@ -59,7 +59,7 @@ def load_experiment(
     mapping, changes = read(source), parse(overrides)
     code = Code(allow_code, frozenset(references(changes)))
     config = merged_and_checked(mapping, changes)
-    warn_of_fallbacks(mapping, *changes, stacklevel=5)
+    warn_of_fallbacks(mapping, *changes, stacklevel=4)
     if config.compare is None:
         whole = resolve(config, code)
         check_pass(whole)

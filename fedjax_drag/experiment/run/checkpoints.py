@@ -93,9 +93,7 @@ def load_variables(folder: str | Path, which: str | int = "latest") -> dict[str,
         raise FileNotFoundError(f"{str(folder)!r}: no such results folder")
     checkpoints = Checkpoints(folder)
     rounds = checkpoints.rounds()
-    round_number = which if is_round else None
-    if rounds and not is_round:
-        round_number = rounds[-1] if which == "latest" else checkpoints.best()
+    round_number = which if is_round else max(rounds, default=None) if which == "latest" else checkpoints.best()
     if round_number not in rounds:
         there = f"there are those of rounds {', '.join(map(str, rounds))}" if rounds else "there is none"
         raise FileNotFoundError(f"{str(folder)!r}: no checkpoint {which!r}; {there}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.build import build
-from fedjax_drag.experiment.build.experiment import Experiment, Source, load_experiment, within
+from fedjax_drag.experiment.build.experiment import Experiment, within
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.own import identities
@@ -83,22 +83,18 @@ class Federations:
 
 @contextlib.contextmanager
 def plan(
-    config: Source | Experiment,
-    overrides: Iterable[str] = (),
+    experiment: Experiment,
     out: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
     federations: Federations | None = None,
     log: Iterable[str] = (),
-    allow_code: bool = False,
 ) -> Iterator[CheckedExperiment]:
-    """Checks and builds all runs of a configuration; locks ``out`` in a block, and clears it to overwrite it.
+    """Builds all runs of an experiment; locks ``out`` in a block, and clears it to overwrite it.
 
-    Args and exceptions are those of :func:`~fedjax_drag.experiment.run.run.run`; an
-    :class:`~fedjax_drag.experiment.build.experiment.Experiment` is taken as it is, without ``overrides``.
-    ``federations`` are those that earlier plans have loaded.
+    Args and exceptions are those of :func:`~fedjax_drag.experiment.run.run.run`; ``federations`` are those that
+    earlier plans have loaded.
     """
-    experiment = config if isinstance(config, Experiment) else load_experiment(config, overrides, allow_code)
     folder = folders.folder_of(out, resume, overwrite)
     tools = loggers.check(log, folder)
     with locked(folder, partial(folders.check_folder, resume=resume, overwrite=overwrite)):

@@ -91,7 +91,7 @@ class Recorder:
         elif resume and not config.keep_checkpoints and (folder / METRICS).exists():
             _note(f"{str(folder)!r}: no checkpoint to go on from; begins anew")
         self._checkpoints.run = (self._checkpoints.run if earlier else None) or secrets.token_hex(8)
-        self.is_over = bool(earlier) and (self.start >= config.rounds or self._reason(self.history) is not None)
+        self.is_over = bool(earlier) and (self.start >= config.rounds or self._ended_early(self.history) is not None)
         self.seconds_per_step = finite(self._before.get(_STEP)) if config.time_clients else None
         if self.is_over and from_first(environment.read, folder):
             from_first(results.write_config, folder, config)
@@ -183,10 +183,8 @@ class Recorder:
         return result
 
     def _ended_early(self, history: History) -> Reason | None:
-        return None if not history or history["round"][-1] >= self._config.rounds else self._reason(history)
-
-    def _reason(self, history: History) -> Reason | None:
-        return reason(history, self._config, self._criterion)
+        over = not history or history["round"][-1] >= self._config.rounds
+        return None if over else reason(history, self._config, self._criterion)
 
     def interrupted(self, share: float = 1.0, seconds_per_step: float | None = None) -> None:
         """Writes the newest states and the summary of a run that was stopped; its evaluations are already there.

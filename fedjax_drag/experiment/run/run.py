@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedjax_drag.experiment.build.experiment import Source
+from fedjax_drag.experiment.build.experiment import Source, load_experiment
 from fedjax_drag.experiment.run import loggers, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import locked
@@ -57,7 +57,7 @@ def run(
       FileNotFoundError: there is no such configuration, or the data are not on this machine.
       KeyboardInterrupt: stopped by Ctrl-C, after what was computed has been saved in ``out``.
     """
-    with plan(config, overrides, out, resume, overwrite, log=log, allow_code=allow_code) as planned:
+    with plan(load_experiment(config, overrides, allow_code), out, resume, overwrite, log=log) as planned:
         finished = execute(planned, quiet)
     return finished if planned.config.compare is not None else next(iter(finished.values()))
 

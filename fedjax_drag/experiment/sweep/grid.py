@@ -108,7 +108,7 @@ def load_grid(
     base = check(whole)
     compared = variants(base)
     _check_axes(base, axes, changes)
-    warn_of_fallbacks(mapping, *changes, axes=axes, stacklevel=5)
+    warn_of_fallbacks(mapping, *changes, axes=axes, stacklevel=4)
     if compared:
         axes = {METHOD: list(compared), **axes}
     labels = {axis: _labels(axis, values) for axis, values in axes.items()}

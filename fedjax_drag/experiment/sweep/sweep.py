@@ -188,24 +188,18 @@ def sweep(
     """
     if cells_per_program is not None:
         checks.count("cells_per_program", cells_per_program, 1)
-    with plan(config, overrides, out, resume, overwrite, allow_code) as planned:
+    with plan(load_grid(config, overrides, Code(allow_code)), out, resume, overwrite) as planned:
         return execute(planned, quiet, cells_per_program)
 
 
 @contextlib.contextmanager
 def plan(
-    config: str | Path | Mapping[str, Any] | Grid,
-    overrides: Iterable[str] = (),
-    out: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    allow_code: bool = False,
+    grid: Grid, out: str | Path | None = None, resume: bool = False, overwrite: bool = False
 ) -> Iterator[CheckedSweep]:
-    """Checks all cells of a sweep; locks ``out`` in a block, and clears it to overwrite it.
+    """Checks the data, files and folder of a sweep; locks ``out`` in a block, and clears it to overwrite it.
 
     Args and exceptions are those of :func:`sweep`.
     """
-    grid = load_grid(config, overrides, Code(allow_code))
     folder = folders.folder_of(out, resume, overwrite)
     with locked(folder, partial(sweep_folder.check_folder, resume=resume, overwrite=overwrite)):
         if folder is not None and resume:

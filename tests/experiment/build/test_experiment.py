@@ -7,7 +7,9 @@ import yaml
 from tiny import TINY
 
 from fedjax_drag.experiment.build.experiment import load_experiment
+from fedjax_drag.experiment.run.run import run
 from fedjax_drag.experiment.sweep.grid import load_grid
+from fedjax_drag.experiment.sweep.sweep import sweep
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,13 @@ def test_one_warning_names_the_data_and_the_partition_that_nobody_chose(load, ma
 )
 def test_what_is_chosen_is_not_warned_of(load, mapping):
     assert warned(load, mapping) == []
+
+
+@pytest.mark.parametrize(("function", "more"), [(run, {}), (sweep, {"axes": {"seed": [0]}})])
+def test_the_warning_points_to_the_caller(function, more):
+    with pytest.warns(UserWarning, match="data and partition not given") as caught, pytest.raises(ValueError):
+        function(WITHOUT | more, out="")  # refused after it
+    assert caught[0].filename == __file__
 
 
 def test_overrides_choose_as_well():

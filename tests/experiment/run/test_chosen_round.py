@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tiny import SYNTHETIC, TINY
 
+from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.experiment.run.run import plan, run
@@ -18,7 +19,7 @@ SPLIT = TINY | SYNTHETIC | {"data": SYNTHETIC["data"] | {"validation_fraction": 
 
 @pytest.mark.thorough
 def test_the_best_checkpoint_is_chosen_by_validation(tmp_path):
-    with plan(SPLIT | {"keep_checkpoints": 1}) as planned:
+    with plan(load_experiment(SPLIT | {"keep_checkpoints": 1})) as planned:
         (job,) = planned.jobs
     state = job.simulation.initial_state()
     recorder = Recorder(tmp_path, job.config, job.simulation, resume=False, criterion=job.simulation.criterion)

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from fedjax_drag.callbacks import Logger
+from fedjax_drag.experiment.build.experiment import load_experiment
 from fedjax_drag.experiment.run import lock, loggers
 from fedjax_drag.experiment.run.run import plan, run
 
@@ -35,7 +36,7 @@ def test_logs_go_with_what_is_overwritten(tiny, finished, tmp_path):
     (folder / "logs" / "tensorboard").mkdir(parents=True)
     for name in ("config.yaml", "environment.json"):
         (folder / name).write_text((finished[0] / name).read_text())
-    with plan(tiny, out=folder, overwrite=True):
+    with plan(load_experiment(tiny), out=folder, overwrite=True):
         pass
     assert [path.name for path in folder.iterdir()] == [lock.LOCK]
 

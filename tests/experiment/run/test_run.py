@@ -410,7 +410,7 @@ def test_data_are_loaded_once_for_all_variants(tiny, monkeypatch):
     load_data, split_data = planning.build.dataset, planning.build.federation
     monkeypatch.setattr(planning.build, "dataset", lambda config: loads.append(1) or load_data(config))
     monkeypatch.setattr(planning.build, "federation", lambda *given: splits.append(1) or split_data(*given))
-    with plan(tiny | {"compare": {"A": {}, "B": {"step_size": 0.2}, "C": {"seed": 1}}}) as planned:
+    with plan(load_experiment(tiny | {"compare": {"A": {}, "B": {"step_size": 0.2}, "C": {"seed": 1}}})) as planned:
         assert (len(loads), len(splits)) == (1, 2)
         first, *others = (job.simulation.federation.train.x for job in planned.jobs)
     assert all(other is first for other in others), "placed on the device once"
@@ -441,7 +441,7 @@ def test_a_resumed_run_keeps_its_devices(tiny, tmp_path, monkeypatch, record, st
     monkeypatch.setattr(planning, "trace", lambda asked: asked)
     write_text(tmp_path / results.CONFIG, yaml.safe_dump(tiny | {"mesh": stored}))
     write_json(tmp_path / environment.ENVIRONMENT, record)
-    with plan(tiny | {"rounds": 8}, out=tmp_path, resume=True) as resumed:
+    with plan(load_experiment(tiny | {"rounds": 8}), out=tmp_path, resume=True) as resumed:
         assert resumed.jobs[0].simulation.mesh == expected
 
 
@@ -451,7 +451,7 @@ def test_a_resumed_run_walks_over_its_clients_as_before(tiny, tmp_path, monkeypa
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(setup, "platform_of", lambda devices: "gpu")
         run(tiny, overrides=["rounds=2"], out=tmp_path)
-    with plan(tiny, out=tmp_path, resume=True) as resumed:
+    with plan(load_experiment(tiny), out=tmp_path, resume=True) as resumed:
         assert resumed.jobs[0].simulation.batching == ClientBatching("vmap")
         execute(resumed)
     assert environment.read_batching(tmp_path) == ClientBatching("vmap")

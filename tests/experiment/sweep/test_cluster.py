@@ -14,7 +14,9 @@ import submitit  # noqa: F401 - here: its first import sets up logging, which ca
 import yaml
 from tiny import TINY
 
+from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.sweep import cluster, sweep
+from fedjax_drag.experiment.sweep.grid import load_grid
 
 SMALL = TINY | {
     "rounds": 2,
@@ -72,7 +74,8 @@ def statuses(folder):
 @pytest.mark.slow
 def test_jobs_write_what_one_process_does(tmp_path):
     executor = Executor()
-    found = cluster.execute(sweep.plan(SMALL, out=tmp_path / "jobs"), executor, 2, quiet=True)
+    with sweep.plan(load_grid(SMALL, code=Code()), tmp_path / "jobs") as planned:
+        found = cluster.execute(planned, executor, 2, quiet=True)
     alone = sweep.sweep(SMALL, out=tmp_path / "alone", quiet=True)
     assert [[point.label for point in job.share.grid.points] for job in executor.jobs] == [
         ["fedavg, seed=0", "fedavg, seed=1"],
@@ -89,13 +92,14 @@ def test_jobs_write_what_one_process_does(tmp_path):
 @pytest.mark.slow
 def test_a_job_that_died_is_recorded_and_run_again_on_resume(tmp_path):
     deaths = dict.fromkeys((0, 4), RuntimeError("trace\nout of memory\n"))  # the fifth job is the first one again
-    with sweep.plan(SMALL, out=tmp_path) as planned:
+    with sweep.plan(load_grid(SMALL, code=Code()), tmp_path) as planned:
         cluster.execute(planned, Executor(deaths), 4, quiet=True)
     assert statuses(tmp_path)[:2] == [("fedavg", "0", "failed"), ("fedavg", "1", "done")]
     assert "job 7: out of memory (fedavg, seed=0)" in (tmp_path / "summary.md").read_text()
     written = (tmp_path / "cells" / "fedavg-seed-1" / "metrics.jsonl").stat().st_mtime_ns
 
-    cluster.execute(sweep.plan(SMALL, out=tmp_path, resume=True), Executor(), 2, quiet=True)
+    with sweep.plan(load_grid(SMALL, code=Code()), tmp_path, resume=True) as planned:
+        cluster.execute(planned, Executor(), 2, quiet=True)
     assert statuses(tmp_path)[:2] == [("fedavg", "0", "done"), ("fedavg", "1", "done")]
     assert (tmp_path / "cells" / "fedavg-seed-1" / "metrics.jsonl").stat().st_mtime_ns == written
 
@@ -103,16 +107,20 @@ def test_a_job_that_died_is_recorded_and_run_again_on_resume(tmp_path):
 @pytest.mark.thorough
 def test_ctrl_c_cancels_the_jobs_and_leaves_what_can_be_resumed(tmp_path):
     executor = Executor({1: KeyboardInterrupt()})
-    with sweep.plan(SMALL, out=tmp_path) as planned, pytest.raises(KeyboardInterrupt):
+    with sweep.plan(load_grid(SMALL, code=Code()), tmp_path) as planned, pytest.raises(KeyboardInterrupt):
         cluster.execute(planned, executor, 3, quiet=True)
     assert [job.cancelled for job in executor.jobs] == [False, True, True]
-    assert sweep.plan(SMALL, out=tmp_path, resume=True).resume
+    with sweep.plan(load_grid(SMALL, code=Code()), tmp_path, resume=True) as planned:
+        assert planned.resume
 
 
 def test_no_more_jobs_than_cells(tmp_path):
     assert cluster.divided("abcd", 3) == ["a", "b", "cd"]
     assert cluster.divided("abcd", 9) == ["a", "b", "c", "d"]
-    with sweep.plan(SMALL, out=tmp_path) as planned, pytest.raises(ValueError, match="jobs=0: must be an integer >= 1"):
+    with (
+        sweep.plan(load_grid(SMALL, code=Code()), tmp_path) as planned,
+        pytest.raises(ValueError, match="jobs=0: must be an integer >= 1"),
+    ):
         cluster.execute(planned, Executor(), 0)
 
 
@@ -124,7 +132,7 @@ def test_a_job_runs_so_many_cells_in_a_program(tmp_path, monkeypatch):
         "execute",
         lambda planned, **told: asked.append(told.get("cells_per_program")) or execute(planned, **told),
     )
-    with sweep.plan(SMALL, out=tmp_path) as planned:
+    with sweep.plan(load_grid(SMALL, code=Code()), tmp_path) as planned:
         cluster.execute(planned, Executor(), 1, quiet=True, most=1)
     assert asked == [1, None], "the job, and this process, which has nothing left to run"
 
@@ -186,11 +194,11 @@ def test_a_local_job_that_is_killed_is_submitted_again(tmp_path, capsys, kind):
                 os.kill(victim.pid, kind)
                 killed.append(victim.pid)
 
-    planned = sweep.plan(longer, out=tmp_path / "jobs")
     thread = threading.Thread(target=kill)
-    thread.start()
-    found = cluster.execute(planned, cluster.executor("local", tmp_path / "jobs" / "jobs"), 2, quiet=True)
-    thread.join()
+    with sweep.plan(load_grid(longer, code=Code()), tmp_path / "jobs") as planned:
+        thread.start()
+        found = cluster.execute(planned, cluster.executor("local", tmp_path / "jobs" / "jobs"), 2, quiet=True)
+        thread.join()
     assert [cell.status for cell in found.cells] == ["done"] * 4
     assert all(cell.history["round"].tolist() == list(range(30, 301, 30)) for cell in found.cells)
     told = capsys.readouterr().err

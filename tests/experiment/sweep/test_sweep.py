@@ -435,7 +435,7 @@ def test_resume_and_overwrite_look_at_the_folder_first(finished, tmp_path):
     with pytest.raises(ValueError, match="holds no sweep to resume"):
         sweep(given, out=tmp_path, resume=True)
     for new in ("absent", "empty"):
-        with plan(given, out=tmp_path / new, resume=True) as planned:
+        with plan(load_grid(given, code=Code()), tmp_path / new, resume=True) as planned:
             assert len(planned.grid.points) == 8
             (tmp_path / "empty" / "jobs").mkdir(parents=True, exist_ok=True)  # which the launcher of jobs makes first
     with pytest.raises(ValueError, match="need the results folder"):
