@@ -101,6 +101,11 @@ class Criterion(NamedTuple):
         reached = np.flatnonzero(self.merits(values) >= wanted)
         return int(reached[0]) if reached.size else None
 
+    def round_reached(self, history: Mapping[str, Any], target: float) -> int | None:
+        """The first evaluated round of a run in which its value is as good as ``target``; None if there is none."""
+        place = self.first_reached(history[self.column], target)
+        return None if place is None else int(history["round"][place])
+
     def figure(self, value: Any) -> str:
         """A value for a table: in percent with one decimal, or with four digits; a dash if it is not finite."""
         if value is None or not np.isfinite(value):

@@ -139,7 +139,7 @@ def _facts(found: Found, groups: Sequence[Group], crossed: bool, target: float |
         about = ", ".join(filter(None, (best[0].row, best[0].column, _choice(by, best[0].final(by.column)))))
         facts.append((name, _shown(by, best[0].final(by.test)), about))
     if target is not None and found.kind == "comparison":
-        rounds = [(tables.rounds_to(run, by, target), group.row) for group in begun for run in group.drawn]
+        rounds = [(by.round_reached(run.history, target), group.row) for group in begun for run in group.drawn]
         if reached := [(number, row) for number, row in rounds if number is not None]:
             number, row = min(reached)
             about = row if by.on == TEST else f"{row}, {metric_kinds.title(by.column)}"
@@ -163,8 +163,9 @@ def _facts_of_run(run: ReportedRun, by: Criterion, target: float | None) -> list
         (name, _shown(by, best.test_value), f"round {best.round}, {_choice(by, best.value)}"),
     ]
     if target is not None:
-        reached = str(tables.rounds_to(run, by, target) or "not reached")
-        facts.append((f"rounds to {tables.goal(by, target)}", reached, metric_kinds.title(by.column)))
+        reached = by.round_reached(run.history, target)
+        shown = "not reached" if reached is None else str(reached)
+        facts.append((f"rounds to {tables.goal(by, target)}", shown, metric_kinds.title(by.column)))
     seconds = finite(run.figures.get("seconds"))
     about = run.message or (f"{seconds:,.0f} s of wall clock" if seconds is not None else "")
     return [*facts, ("status", run.status, about)]

@@ -96,12 +96,6 @@ def best_of(run: ReportedRun, by: Criterion) -> BestRound:
     return BestRound(int(run.history["round"][place]), float(values[place]), test)
 
 
-def rounds_to(run: ReportedRun, by: Criterion, target: float) -> int | None:
-    """First evaluated round in which a run reaches ``target``, or None."""
-    place = by.first_reached(run.history[by.column], target)
-    return None if place is None else int(run.history["round"][place])
-
-
 def mean_and_spread(values: Sequence[float], form: str = ".1f") -> str:
     """Mean and, over several runs, standard deviation; a dash without any."""
     if not values:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -108,28 +109,23 @@ def rejections(finished: Mapping[str, Result]) -> list[str]:
 def _execute(job: Job, resume: bool, quiet: bool | None, log: Iterable[str]) -> Result:
     by = job.simulation.criterion
     recorder = None if job.folder is None else Recorder(job.folder, job.config, job.simulation, resume, criterion=by)
-    start = 0 if recorder is None else recorder.start
-    bar = Progress(job.label, job.config.rounds, start, quiet=quiet if is_first() else True)
-    if job.simulation.client_state_bytes:
-        size = job.simulation.client_state_bytes / 2**20
-        bar.note(f"{size:,.1f} MiB of state for all clients on the {job.config.client_state}")
-    stopper = Stopper(job.config, {} if recorder is None else recorder.history, by)
-    callbacks = [lambda event: bar.update(event.round, by.said(event.metrics)), stopper]
-    if recorder is None:
-        try:
+    start, history = (0, {}) if recorder is None else (recorder.start, recorder.history)
+    written = nullcontext() if recorder is None else closing(recorder)
+    with written, Progress(job.label, job.config.rounds, start, quiet=quiet if is_first() else True) as bar:
+        if job.simulation.client_state_bytes:
+            size = job.simulation.client_state_bytes / 2**20
+            bar.note(f"{size:,.1f} MiB of state for all clients on the {job.config.client_state}")
+        shown = lambda event: bar.update(event.round, by.said(event.metrics))
+        callbacks = [shown, Stopper(job.config, history, by)]
+        if recorder is None:
             return job.simulation.run(callbacks)
-        finally:
-            bar.close()
-    try:
-        with loggers.opened(log, job.folder, job.label, job.config.to_mapping()) as tools:
-            rounds = recorder.start if recorder.is_over else job.config.rounds
-            untimed = job.simulation.time_clients and recorder.seconds_per_step is None
-            rest = dataclasses.replace(job.simulation, num_rounds=rounds, time_clients=untimed)
-            result = rest.run([recorder, *callbacks, *tools], recorder.state)
-        return recorder.finish(result)
-    except KeyboardInterrupt as stopped:
-        recorder.interrupted(seconds_per_step=getattr(stopped, "seconds_per_step", None))
-        raise
-    finally:
-        bar.close()
-        recorder.close()
+        try:
+            with loggers.opened(log, job.folder, job.label, job.config.to_mapping()) as tools:
+                rounds = recorder.start if recorder.is_over else job.config.rounds
+                untimed = job.simulation.time_clients and recorder.seconds_per_step is None
+                rest = dataclasses.replace(job.simulation, num_rounds=rounds, time_clients=untimed)
+                result = rest.run([recorder, *callbacks, *tools], recorder.state)
+            return recorder.finish(result)
+        except KeyboardInterrupt as stopped:
+            recorder.interrupted(seconds_per_step=getattr(stopped, "seconds_per_step", None))
+            raise

@@ -61,14 +61,15 @@ def table(
       targets are by validation accuracy.
     """
     by = criterion.among(*(history for history, _ in rows.values()))
-    best = max((_best(history, by) for history, _ in rows.values()), default=-np.inf)
+    best = max((by.merits(x.get(by.column, ())).max(initial=-np.inf) for x, _ in rows.values()), default=-np.inf)
     has_targets = by.is_share and by.higher_is_better
     targets = [target for target in _TARGETS if has_targets and target <= best + ROUNDING][-3:]
     of = f" {by.label}" * (by.name != ACCURACY.name)
     heads = [f"final{of}", f"best{of}{' by validation' if by.on == VALIDATION else ''}"]
     lines = [["", *heads, *(f"round at {target:.0%}" for target in targets), "rounds/s", "seconds"]]
     for label, (history, figures) in rows.items():
-        reached = [_first_round(history, by, target) for target in targets]
+        rounds = [by.round_reached(history, target) for target in targets]
+        reached = ["-" if number is None else str(number) for number in rounds]
         rate = figures.get("rounds_per_second")
         speed = "-" if rate is None else f"{rate:.1f}"
         values, on_test = (np.asarray(history.get(column, ())) for column in (by.column, by.test))
@@ -76,12 +77,3 @@ def table(
         shown = [by.text(on_test[-1] if len(on_test) else None), by.text(chosen)]
         lines.append([label, *shown, *reached, speed, f"{figures['seconds']:.1f}"])
     return "\n".join(aligned(lines))
-
-
-def _best(history: Mapping[str, np.ndarray], by: Criterion) -> float:
-    return float(by.merits(history.get(by.column, ())).max(initial=-np.inf))
-
-
-def _first_round(history: Mapping[str, np.ndarray], by: Criterion, target: float) -> str:
-    place = by.first_reached(history[by.column], target)
-    return "-" if place is None else str(int(history["round"][place]))
