@@ -68,7 +68,7 @@ def prepare(
     """
     with reported(debug):
         with user_errors():
-            from fedjax_drag.data import preparing as preparing
+            from fedjax_drag.data import preparing
 
             folder = preparing.prepare(name, source, data_dir, allow_download)
         typer.echo(folder)

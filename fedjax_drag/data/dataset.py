@@ -74,9 +74,9 @@ class FederatedDataset:
         for part in ("train", "test", *(() if self.validation is None else ("validation",))):
             own = getattr(self, part)
             _check_examples(part, own, self.num_classes)
-            for what, found, like in (("inputs", own.x, self.train.x), ("targets", own.y, self.train.y)):
-                if tree.described(found, "N") != tree.described(like, "N"):
-                    found, like = tree.described(found, "N"), tree.described(like, "N")
+            for what, *both in (("inputs", own.x, self.train.x), ("targets", own.y, self.train.y)):
+                found, like = (tree.described(arrays, "N") for arrays in both)
+                if found != like:
                     raise ValueError(f"{part}: {what} {found} beside {like} of train; must be alike")
         shape = examples.shapes(self.train.x)
         if shape != self.input_shape or shape == () or not all(x.size for x in jax.tree.leaves(self.train.x)):

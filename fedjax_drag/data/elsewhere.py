@@ -211,9 +211,8 @@ def _columns(dataset: Any, x: str | Sequence[str], y: str) -> Arrays:
             raise checks.ArgumentError(argument, f"no such column; there are {', '.join(dataset.column_names)}", name)
     columns = dataset.select_columns(list(dict.fromkeys([*names, y]))).with_format("numpy")[:]
     values = [np.asarray(columns[name]) for name in (*names, y)]
-    if any(column.dtype == object for column in values):
-        name = next(name for name, column in zip((*names, y), values, strict=True) if column.dtype == object)
-        raise checks.ArgumentError("x", "entries of different shapes; must have one, as after dataset.map", name)
+    if uneven := [name for name, column in zip((*names, y), values, strict=True) if column.dtype == object]:
+        raise checks.ArgumentError("x", "entries of different shapes; must have one, as after dataset.map", uneven[0])
     if not isinstance(x, str):
         return np.stack(values[:-1], -1).astype(np.float64), values[-1]
     if np.issubdtype(values[0].dtype, np.signedinteger):  # as which all integers are read

@@ -7,7 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fedjax_drag.checks import shown
 from fedjax_drag.experiment.build.experiment import check_kind, read, variants, warn_of_fallbacks
@@ -135,11 +135,7 @@ def in_common(points: Iterable[Point]) -> str:
     return describe({axis: value for axis, value in first.items() if all(own[axis] == value for own in others)})
 
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
-
-
-def of_cell(label: str, cell: Given, base: Given, make: Callable[[Given], Made]) -> Made:
+def of_cell(label: str, cell: Any, base: Any, make: Callable[[Any], Any]) -> Any:
     """What ``make`` makes of a cell; a ValueError names the cell, unless the base of the sweep has the same."""
     try:
         return make(cell)

@@ -22,7 +22,11 @@ _SPECIAL = str.maketrans({
 
 
 def latex(
-    cells: Sequence[Cell], rows: Sequence[str] | None, columns: Sequence[str] | None, metric: str | None, ties: bool
+    cells: Sequence[Cell],
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    metric: str | None = None,
+    ties: bool = False,
 ) -> str:
     """The table of :meth:`fedjax_drag.experiment.sweep.sweep.Sweep.to_latex`."""
     histories = [cell.history for cell in cells if cell.status in COMPLETE]
