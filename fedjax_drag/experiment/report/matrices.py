@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_drag import notebook
-from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.intervals import estimate, mean_and_spread
 from fedjax_drag.experiment.plain import grouped
 from fedjax_drag.experiment.report import csv_files
@@ -92,7 +91,7 @@ def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, MatrixTa
     grid = found.grid
     if grid is None or len(axes) != 2:
         return []
-    others = [axis for axis in grid.axes if axis not in ("seed", *axes) and not is_condition(axis)]
+    others = [axis for axis in outcome_table.divided(grid)[0] if axis not in axes]
     place = lambda run: (outcome_table.setting(grid, run.values, others), *(run.values[axis] for axis in axes))
     by = criterion_of(groups(found.runs))
     merit = lambda group: float(by.merits(group.final(by.column)))

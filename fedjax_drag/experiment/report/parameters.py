@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.plain import finite, grouped
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Line
@@ -19,9 +18,10 @@ _TICKS = 12  # most values that are ticks themselves
 
 def numeric(found: Found) -> list[str]:
     """The axes of a sweep whose values are numbers, and choices of whoever trains."""
-    axes = {} if found.grid is None else found.grid.labels
-    chosen = {axis: values for axis, values in axes.items() if axis != "seed" and not is_condition(axis)}
-    return [axis for axis, values in chosen.items() if len(values) > 1 and None not in map(finite, values)]
+    if found.grid is None:
+        return []
+    choices = {axis: found.grid.labels[axis] for axis in outcome_table.divided(found.grid)[0]}
+    return [axis for axis, values in choices.items() if len(values) > 1 and None not in map(finite, values)]
 
 
 def blocks(found: Found) -> list[Block]:
@@ -34,8 +34,7 @@ def blocks(found: Found) -> list[Block]:
     if len(axes) != 1 or found.grid is None:
         return []
     (axis,), grid = axes, found.grid
-    others = [other for other in grid.axes if other not in ("seed", axis)]
-    choices, conditions = ([x for x in others if is_condition(x) is wanted] for wanted in (False, True))
+    choices, conditions = ([other for other in side if other != axis] for side in outcome_table.divided(grid))
     by, over = (choices, conditions) if choices else (conditions, [])
     named = lambda run: tuple(outcome_table.setting(grid, run.values, axes) for axes in (by, over))
     criterion = criterion_of(groups(found.runs))

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment.config.config import is_condition
 from fedjax_drag.experiment.plain import grouped
 from fedjax_drag.experiment.sweep.grid import Grid, describe
-from fedjax_drag.experiment.sweep.outcome_table import Cell, crossed, texts
+from fedjax_drag.experiment.sweep.outcome_table import Cell, crossed, divided, texts
 from fedjax_drag.simulation.criterion import VALIDATION, Criterion
 
 
@@ -58,7 +57,7 @@ def best(grid: Grid, cells: Sequence[Cell]) -> Best | None:
       grid: the sweep.
       cells: those that have run.
     """
-    axes = [axis for axis in grid.axes if axis != "seed" and not is_condition(axis)]
+    axes, _ = divided(grid)
     if not axes:
         return None
     setting, found = itemgetter(*axes), crossed(grid, cells)

@@ -160,18 +160,24 @@ def worst_cases(grid: Grid, cells: Sequence[Cell]) -> dict[str, float]:
 
 def crossed(grid: Grid, cells: Sequence[Cell]) -> Matrix:
     """The final accuracies by setting and condition, with a worst case whatever the axes are."""
-    choices, conditions = _divided(grid)
-    return _matrix(grid, cells, choices or conditions, conditions if choices else [], crossed=True)
+    choices, conditions = divided(grid)
+    return _matrix(grid, cells, choices or conditions or ["seed"], conditions if choices else [], crossed=True)
 
 
 def axes_of(grid: Grid) -> tuple[list[str], list[str]]:
     """The axes that rows and columns of a matrix are values of."""
-    choices, conditions = _divided(grid)
+    choices, conditions = divided(grid)
     if choices and conditions:
         return choices, conditions
-    proper = _proper(grid)
+    proper = choices or conditions or ["seed"]
     first = next((axis for axis in proper if axis in ("aggregator", "algorithm")), proper[0])
     return [first], [axis for axis in proper if axis != first]
+
+
+def divided(grid: Grid) -> tuple[list[str], list[str]]:
+    """The axes that are no conditions, and those that are; without the seed."""
+    proper = [axis for axis in grid.axes if axis != "seed"]
+    return [axis for axis in proper if not is_condition(axis)], [axis for axis in proper if is_condition(axis)]
 
 
 def setting(grid: Grid, values: Mapping[str, Any], axes: Sequence[str]) -> str:
@@ -223,17 +229,6 @@ def _matrix(grid: Grid, cells: Sequence[Any], by: Sequence[str], over: Sequence[
         criterion.worst(on_test, axis=1)[order] if crossed else None,
         tuple(settings[rows[i]] for i in order),
     )
-
-
-def _divided(grid: Grid) -> tuple[list[str], list[str]]:
-    """The axes that are no conditions, and those that are; without the seed."""
-    proper = _proper(grid)
-    return [axis for axis in proper if not is_condition(axis)], [axis for axis in proper if is_condition(axis)]
-
-
-def _proper(grid: Grid) -> list[str]:
-    """The axes but the seed, unless there is no other."""
-    return [axis for axis in grid.axes if axis != "seed"] or ["seed"]
 
 
 def criterion_of(cells: Sequence[Cell]) -> Criterion:
