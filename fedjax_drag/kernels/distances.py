@@ -38,7 +38,8 @@ def reference(deltas: Deltas) -> Float[Array, "clients clients"]:
     """What :func:`distances` computes of deltas that are finite and not extreme; it forms all S^2 differences."""
 
     def squares(leaf: jax.Array) -> jax.Array:
-        apart = tree.accurate(leaf)[:, None] - tree.accurate(leaf)
+        rows = tree.stored(tree.accurate(leaf))  # else a delta may differ from itself, and the distances by direction
+        apart = rows[:, None] - rows
         return jnp.square(apart).reshape(len(leaf), len(leaf), -1).sum(-1)
 
     return jnp.sqrt(sum(map(squares, jax.tree.leaves(deltas)), jnp.zeros(())))

@@ -14,6 +14,8 @@ import pytest
 from cases import AGGREGATORS, SIZE, Case, extras, nested_params, parametrize, unflatten
 
 from fedjax_drag import aggregators, compression, tree
+from fedjax_drag.aggregators._deepsight import update_energies
+from fedjax_drag.kernels import distances
 
 pytestmark = pytest.mark.optimised
 
@@ -120,6 +122,16 @@ def test_coefficients_sum_to_one_in_every_coordinate(rule, make):
     for leaf in jax.tree.leaves(along):
         np.testing.assert_allclose(leaf, 1.0, rtol=1e-5)
     np.testing.assert_allclose(weight, 1.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_distances_of_energies_are_the_same_both_ways(seed):
+    """HDBSCAN finds other clusters where a distance differs from its mirror image."""
+    rng = np.random.default_rng(seed)
+    bias, kernel = (rng.normal(size=(COHORT, *shape)).astype(np.float32) for shape in ((5,), (3, 5)))
+    apart = jax.jit(lambda *layer: distances.reference({"energy": update_energies(*layer)}))(bias, kernel)
+    np.testing.assert_array_equal(apart, apart.T)
+    np.testing.assert_array_equal(jnp.diag(apart), 0.0)
 
 
 @pytest.mark.parametrize("seed", range(3))
