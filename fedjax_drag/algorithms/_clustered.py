@@ -70,7 +70,8 @@ class Clustered(TwoSided):
 
     def receive(self, downlink: Downlink, loss: Any) -> Downlink:
         """The model of the lowest loss over the client's examples, of equal ones the first, and its number."""
-        cluster = jnp.argmin(jax.lax.map(loss, downlink.shared))
+        losses = jax.lax.map(loss, downlink.shared)
+        cluster = jnp.argmin(jnp.where(jnp.isnan(losses), jnp.inf, losses))  # by itself argmin prefers NaN
         return Downlink(start=_model(downlink.shared, cluster), own=cluster)
 
     def direction(self, grad_fn: GradFn, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:

@@ -18,8 +18,9 @@ class ifca(Clustered):
         server:  theta_k += mean of g_m over the clients with k_m = k,   for each k
 
     ``f_m(theta_k)`` is the mean loss of model ``k`` over all examples of the client, in evaluation; of equal ones the
-    first counts. A model that nobody chooses stays as it is. The models are drawn as the run's model is, each by
-    itself. A round costs ``num_models`` predictions of each example of the cohort more, and as many times the downlink.
+    first counts, and NaN is above all others. A model that nobody chooses stays as it is. The models are drawn as the
+    run's model is, each by itself. A round costs ``num_models`` predictions of each example of the cohort more, and as
+    many times the downlink.
 
     Args:
       num_clients: M, clients in the federation; default those of the simulation. The state holds the number of the

@@ -139,6 +139,17 @@ def test_finds_planted_clusters_and_evaluates_each_client_on_its_own_model():
     assert result.history["client_accuracy_mean"][-1] > 0.85
 
 
+def test_nobody_chooses_a_model_that_an_attacker_has_destroyed():
+    """Its predictions, and so its loss, are NaN."""
+    destroys = fd.attacks.during(fd.attacks.gaussian(1e25), start=1, stop=2)
+    attacked = {"attack": destroys, "byzantine_fraction": 0.2, "cohort_size": 6, "num_rounds": 4}
+    result = run(ifca(num_models=2), model=fd.models.mlp(2, hidden=(8,)), **attacked)
+    destroyed = result.history["cluster"][1][result.history["malicious"][1]]
+    assert len(destroyed) == 1
+    assert (result.history["cluster"][2:] != destroyed).all()
+    assert np.isfinite(result.history["train_loss"]).all()
+
+
 @pytest.mark.thorough
 def test_one_model_for_all_does_not_fit_two_kinds_of_clients():
     result = run(fd.aggregators.fedavg(), num_rounds=15, cohort_size=6, evaluate_clients=SHARE, eval_every=15)
