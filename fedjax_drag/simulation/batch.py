@@ -11,11 +11,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedjax_drag import checks
-from fedjax_drag.ops.paths import joined
 from fedjax_drag.simulation.cells import (
+    Cells,
     Examples,
     Over,
-    Whole,
     advance_cells,
     evaluate_cells,
     examples_of,
@@ -27,7 +26,6 @@ from fedjax_drag.simulation.cells import (
     share_of,
     stacked,
 )
-from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.devices import memory
 from fedjax_drag.simulation.devices.placement import Devices, everywhere, outlined, place_data, platform_of
 from fedjax_drag.simulation.driver import Reason, Schedule, Track, drive
@@ -72,31 +70,29 @@ class BatchSimulation:
     """Checked runs of ``C`` cells; :meth:`run` takes up to :attr:`width` of them at a time.
 
     Attributes:
-      first: the settings of the first cell, with what all have in common.
-      whole: all cells, on the host.
+      settings: of each cell; the first also says what all have in common.
+      cells: on the host, each without an axis.
       examples: on the device.
       over: the way over cells.
       width: how many run in one call of the program.
       given: from which all cells start, on the device; None to draw it for each.
       outlines: what is known of each cell's run from shapes.
       spent: privacy spent after some rounds, of each cell.
-      criteria: by what rounds are chosen, of each cell.
     """
 
-    first: Settings
-    whole: Whole
+    settings: Sequence[Settings]
+    cells: tuple[Cells, ...]
     examples: Examples
     over: Over
     width: int
     given: Start | None
     outlines: tuple[Outline, ...]
     spent: Sequence[Spent]
-    criteria: Sequence[Criterion]
 
     @property
     def spec(self) -> Run:
-        """The run of the first cell as a value, without the arrays that all have in common."""
-        return self.whole.cells[0].run
+        """The run of the first cell as a value."""
+        return self.cells[0].run
 
     @property
     def mesh(self) -> Mesh | None:
@@ -111,8 +107,8 @@ class BatchSimulation:
     @functools.cached_property
     def lowered(self) -> Lowered:
         """The programs for :attr:`width` cells, traced."""
-        cells = shapes_of(self.whole.at([0]), self.width, share_of(self.mesh))
-        return lower_cells(self.over, self.whole.common, cells, self.examples, self.given, self.shapes)
+        cells = shapes_of(self.cells[0], self.width, share_of(self.mesh))
+        return lower_cells(self.over, cells, self.examples, self.given, self.shapes)
 
     @functools.cached_property
     def compile_seconds(self) -> float:
@@ -141,11 +137,10 @@ class BatchSimulation:
     @functools.cached_property
     def seconds_per_step(self) -> float | None:
         """Measured time of a client's local step in the first cell, run alone; None without ``time_clients``."""
-        if not self.first.time_clients:
+        if not self.settings[0].time_clients:
             return None
-        run, federation, key = self.whole.cells[0]
-        run, federation = joined(run, self.whole.common), federation._replace(train=self.examples[0])
-        state = programs.init(run, key, None)
+        run, federation, key = self.cells[0]
+        federation, state = federation._replace(train=self.examples[0]), programs.init(run, key, None)
         return measure_seconds(programs.client, run, federation, key, state) / TIMED_STEPS
 
     def run(
@@ -169,17 +164,18 @@ class BatchSimulation:
           ``initial``.
         """
         checks.count("cells", len(which), 1, self.width)
-        first, common, (train, *evaluated) = self.first, self.whole.common, self.examples
+        first, (train, *evaluated) = self.settings[0], self.examples
         # The program has one width: what is missing is filled up with copies of the last cell, which are not reported.
         padded = [*which, *[which[-1]] * (self.width - len(which))]
         compile_seconds, seconds_per_step = self.compile_seconds, self.seconds_per_step
-        cells = jax.device_put(self.whole.at(padded), share_of(self.mesh))
+        cells = jax.tree.map(stacked, *[self.cells[place] for place in padded])
+        cells = jax.device_put(cells, share_of(self.mesh))
         make = init_cells(jax.default_backend())
-        states = make(self.over, common, cells, self.given) if initial is None else self._stacked(initial)
+        states = make(self.over, cells, self.given) if initial is None else self._stacked(initial)
 
         started = time.perf_counter()
         reports = self.spec.model.metrics, first.reports_clients, first.stop_on_divergence
-        tracks = [Track(self.outlines[at].cost, self.spent[at], *reports, self.criteria[at]) for at in which]
+        tracks = [Track(self.outlines[at].cost, self.spent[at], *reports, self.settings[at].criterion) for at in which]
         stopped: dict[int, RunState] = {place: _of(place, states) for place in over}
 
         def record(states: RunState, before: int, done: int, measured: Any) -> bool:
@@ -199,8 +195,8 @@ class BatchSimulation:
             schedule = Schedule(first.num_rounds, first.eval_every, first.rounds_per_compile or first.eval_every)
             totals = jax.tree.map(lambda total: np.zeros(self.width, total.dtype), programs.no_totals(self.spec))
             totals = jax.device_put(totals, share_of(self.mesh))
-            advance = functools.partial(advance_cells, self.over, common, train, cells)
-            evaluate = lambda states: evaluate_cells(self.over, common, cells, states, *evaluated)
+            advance = functools.partial(advance_cells, self.over, train, cells)
+            evaluate = lambda states: evaluate_cells(self.over, cells, states, *evaluated)
             states = drive(schedule, states, int(states.round[0]), totals, advance, evaluate, record)
         jax.block_until_ready(states)
         spent = (time.perf_counter() - started) / len(which), compile_seconds / len(which), seconds_per_step
@@ -239,15 +235,14 @@ def prepare_batch(
     Raises:
       ValueError: if the settings cannot be run, or not as one program.
     """
-    whole, over, width = gathered(settings, width, cells_axis, mesh)
+    cells, over, width = gathered(settings, width, cells_axis, mesh)
     first = settings[0]
     examples = place_data(examples_of(first), everywhere(mesh))
-    outlines = outlines_of(whole, examples[0])
+    outlines = outlines_of(cells, examples[0])
     given = initial_params.given(first.initial_params, outlines[0].shapes, first.model)
     given = jax.device_put(given, everywhere(mesh))
     spent = [spent_by(cell) for cell in settings]
-    criteria = [cell.criterion for cell in settings]
-    batch = BatchSimulation(first, whole, examples, over, width, given, outlines, spent, criteria)
+    batch = BatchSimulation(settings, cells, examples, over, width, given, outlines, spent)
     _ = batch.lowered  # what cannot be traced is refused here
     return batch
 
@@ -271,13 +266,13 @@ def lower_batch(
     sharing = () if devices is None else devices[: len(settings)]
     mesh = Mesh(sharing, ("cells",)) if len(sharing) > 1 else None
     everyone, platform = everywhere(mesh) or first_of(devices), platform_of(devices)
-    whole, over, width = gathered(settings, width, "auto", mesh, devices)
+    cells, over, width = gathered(settings, width, "auto", mesh, devices)
     examples = outlined(examples_of(settings[0]), everyone)
-    (first, *_), common = outlines_of(whole, examples[0]), outlined(whole.common, everyone)
+    first, *_ = outlines_of(cells, examples[0])
     given = initial_params.given(settings[0].initial_params, first.shapes, settings[0].model)
-    cells = shapes_of(whole.at([0]), width, share_of(mesh) or everyone)
-    lowered = lower_cells(over, common, cells, examples, outlined(given, everyone), first.shapes, platform)
-    return LoweredRun(lowered, first, mesh, whole.cells[0].run.batching, width)
+    shapes = shapes_of(cells[0], width, share_of(mesh) or everyone)
+    lowered = lower_cells(over, shapes, examples, outlined(given, everyone), first.shapes, platform)
+    return LoweredRun(lowered, first, mesh, cells[0].run.batching, width)
 
 
 def _row(cell: int, tree: Any) -> Any:

@@ -16,7 +16,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag import checks
-from fedjax_drag.ops.paths import joined
 from fedjax_drag.simulation.devices.host_state import DEVICE
 from fedjax_drag.simulation.devices.placement import Devices, outlined, platform_of, shape_of
 from fedjax_drag.simulation.devices.processes import checksum
@@ -42,7 +41,7 @@ class Cells(NamedTuple):
     """The inputs in which cells differ; every leaf has a leading axis ``[C]``.
 
     Attributes:
-      run: with None in the place of arrays that all cells have in common.
+      run: what is computed.
       federation: without its training examples.
       key: from which all randomness is derived.
     """
@@ -69,13 +68,9 @@ class Over(NamedTuple):
         return out if self.mesh is None else jax.lax.with_sharding_constraint(out, share_of(self.mesh))
 
 
-def _init_cells(over: Over, common: Run, cells: Cells, given: Start | None) -> RunState:
+def _init_cells(over: Over, cells: Cells, given: Start | None) -> RunState:
     """The states before the first round, from the same start ``given`` or from what each cell draws."""
-
-    def one(shared: tuple[Run, Start | None], cell: Cells) -> RunState:
-        return programs.start(joined(cell.run, shared[0]), cell.key, shared[1])
-
-    return over(one, (common, given), cells)
+    return over(lambda given, cell: programs.start(cell.run, cell.key, given), given, cells)
 
 
 def init_cells(platform: str) -> Any:
@@ -85,24 +80,22 @@ def init_cells(platform: str) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnames="states")
 def advance_cells(
-    over: Over, common: Run, train: Batch, cells: Cells, states: RunState, totals: Totals, stop: Any
+    over: Over, train: Batch, cells: Cells, states: RunState, totals: Totals, stop: Any
 ) -> tuple[RunState, Metrics, Totals]:
     """Rounds of every cell up to ``stop``; see :func:`~fedjax_drag.simulation.program.programs.rounds`."""
 
     def one(shared: Any, entry: tuple[Cells, RunState, Totals]) -> tuple[RunState, Metrics, Totals]:
-        (common, train, start, stop), (cell, state, totals) = shared, entry
+        (train, start, stop), (cell, state, totals) = shared, entry
         federation = cell.federation._replace(train=train)
-        run, state = joined(cell.run, common), state._replace(round=start)
-        return programs.rounds(run, federation, cell.key, state, totals, stop)
+        return programs.rounds(cell.run, federation, cell.key, state._replace(round=start), totals, stop)
 
     # All cells are in the same round. Given once for all, it keeps the loop over rounds free of selections.
-    return over(one, (common, train, states.round[0], stop), (cells, states, totals))
+    return over(one, (train, states.round[0], stop), (cells, states, totals))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def evaluate_cells(
     over: Over,
-    common: Run,
     cells: Cells,
     states: RunState,
     held_out: tuple[Batch, Batch | None],
@@ -112,36 +105,20 @@ def evaluate_cells(
     """The evaluation of every cell; of the last arguments see :data:`Examples`."""
 
     def one(shared: Any, entry: tuple[Cells, RunState]) -> dict[str, jax.Array]:
-        (common, (test, validation), own, adapted_to), (cell, state) = shared, entry
-        run, federation = joined(cell.run, common), cell.federation._replace(train=adapted_to, client_test=own)
+        ((test, validation), own, adapted_to), (cell, state) = shared, entry
+        run, federation = cell.run, cell.federation._replace(train=adapted_to, client_test=own)
         metrics = programs.evaluation(run, state, test, validation, own_examples(federation, state))
         if has_own_models(run, federation):
             metrics |= evaluate_own_models(run, federation, cell.key, state, jnp.arange(run.num_clients))
         return metrics
 
-    return over(one, (common, held_out, own, adapted_to), (cells, states))
-
-
-class Whole(NamedTuple):
-    """All cells of a batch, on the host.
-
-    Attributes:
-      cells: each by itself, without an axis; their index lists are padded to a common length.
-      common: arrays that all runs have in common, and None in the place of everything else.
-    """
-
-    cells: tuple[Cells, ...]
-    common: Run
-
-    def at(self, places: Sequence[int]) -> Cells:
-        """Cells stacked."""
-        return jax.tree.map(stacked, *[self.cells[place] for place in places])
+    return over(one, (held_out, own, adapted_to), (cells, states))
 
 
 def gathered(
     settings: Sequence[Settings], width: int | None, cells_axis: str, mesh: Mesh | None, devices: Devices | None = None
-) -> tuple[Whole, Over, int]:
-    """The cells of a batch, the way over them, and how many of them run at a time.
+) -> tuple[tuple[Cells, ...], Over, int]:
+    """The cells of a batch on the host, each without an axis, the way over them, and how many of them run at a time.
 
     Args:
       settings: as for :func:`prepare_batch`, as are ``width``, ``cells_axis`` and ``mesh``.
@@ -161,8 +138,8 @@ def gathered(
     if len({likeness(*one) for one in zip(settings, runs, strict=True)}) > 1:
         raise ValueError("cells differ in more than numbers, seeds and the split of the data: cannot be one program")
     federations = _padded([federate(one)._replace(train=(), client_test=None) for one in settings])
-    (own, common), keys = _divided(runs), (jax.random.key(one.seed) for one in settings)
-    return Whole(tuple(map(Cells, own, federations, keys)), common), Over(ClientBatching(cells_axis), mesh), width
+    keys = (jax.random.key(one.seed) for one in settings)
+    return tuple(map(Cells, runs, federations, keys)), Over(ClientBatching(cells_axis), mesh), width
 
 
 def likeness(settings: Settings, run: Run | None = None) -> Hashable:
@@ -190,10 +167,9 @@ def likeness(settings: Settings, run: Run | None = None) -> Hashable:
     return structure, tuple(map(shape_of, leaves)), absent, told, start, tuple(same)
 
 
-def outlines_of(whole: Whole, train: Any) -> tuple[Outline, ...]:
+def outlines_of(cells: Sequence[Cells], train: Any) -> tuple[Outline, ...]:
     """What is known of each cell's run from shapes."""
-    of_cell = lambda run, federation, key: outline(run, federation._replace(train=train), key, DEVICE)
-    return tuple(of_cell(joined(cell.run, whole.common), cell.federation, cell.key) for cell in whole.cells)
+    return tuple(outline(cell.run, cell.federation._replace(train=train), cell.key, DEVICE) for cell in cells)
 
 
 def examples_of(first: Settings) -> Examples:
@@ -203,14 +179,14 @@ def examples_of(first: Settings) -> Examples:
     return data.train, (data.test, data.validation), own, data.train if adapts else None
 
 
-def shapes_of(cells: Cells, width: int, sharding: Any) -> Cells:
-    """Shapes of so many cells like these."""
-    return jax.tree.map(lambda x: x.update(shape=(width, *x.shape[1:])), outlined(cells, sharding))
+def shapes_of(cell: Cells, width: int, sharding: Any) -> Cells:
+    """Shapes of so many cells like this one."""
+    like = outlined(jax.tree.map(stacked, cell), sharding)
+    return jax.tree.map(lambda x: x.update(shape=(width, *x.shape[1:])), like)
 
 
 def lower_cells(
     over: Over,
-    common: Run,
     cells: Cells,
     examples: Examples,
     given: Start | None,
@@ -221,7 +197,6 @@ def lower_cells(
 
     Args:
       over: the way over cells.
-      common: arrays that all runs have in common.
       cells: shapes.
       examples: arrays or shapes.
       given: what all start from, or None.
@@ -233,22 +208,10 @@ def lower_cells(
     stacked = lambda x: jax.ShapeDtypeStruct((width, *x.shape), x.dtype, sharding=sharding)
     states, totals = jax.tree.map(stacked, (shapes, programs.no_totals(cells.run)))
     return Lowered(
-        advance_cells.lower(over, common, train, cells, states, totals, np.int32(1)),
-        evaluate_cells.lower(over, common, cells, states, *evaluated),
-        init=init_cells(platform or jax.default_backend()).lower(over, common, cells, given),
+        advance_cells.lower(over, train, cells, states, totals, np.int32(1)),
+        evaluate_cells.lower(over, cells, states, *evaluated),
+        init=init_cells(platform or jax.default_backend()).lower(over, cells, given),
     )
-
-
-def _divided(runs: Sequence[Run]) -> tuple[tuple[Run, ...], Run]:
-    """Runs without the arrays that all have in common, and these arrays; numbers are every run's own."""
-
-    def is_common(*leaves: Any) -> bool:
-        arrays = np.ndim(leaves[0]) > 0
-        return arrays and all(x is leaves[0] or np.array_equal(x, leaves[0]) for x in leaves[1:])
-
-    common = jax.tree.map(is_common, *runs)
-    own = tuple(jax.tree.map(lambda x, taken: None if taken else x, run, common) for run in runs)
-    return own, jax.tree.map(lambda x, taken: x if taken else None, runs[0], common)
 
 
 def _padded(federations: Sequence[Federation]) -> list[Federation]:
