@@ -18,6 +18,7 @@ from fedjax_drag.simulation.devices.model_sharding import Specs
 from fedjax_drag.simulation.model.model import NO_STATISTICS, Model, ModelState, Statistics
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.keys import client_key, round_key
 from fedjax_drag.types import Algorithm, Attack, Batch, ClientRule, Downlink, Params, Part, Scalar, State, Uplink
 from fedjax_drag.types._part import CallablePart
 
@@ -205,7 +206,7 @@ class RoundInput(NamedTuple):
       federation: the data.
       key: of the run.
       round: index of the round, int32 scalar, from 0.
-      downlink: what the server sends to everybody; its ``own`` is ``()``.
+      downlink: what the server sends to everybody, its ``own`` being ``()``; before that, the global parameters.
       model: the state of the model on the server.
       memory: of the attackers; ``()`` for none.
       broadcasts: of this round and earlier ones, as in :class:`RunState`.
@@ -220,6 +221,18 @@ class RoundInput(NamedTuple):
     memory: Any = ()
     broadcasts: Any = ()
     last_update: Any = ()
+
+    @classmethod
+    def before(cls, federation: Federation, key: PRNGKeyArray, state: RunState) -> "RoundInput":
+        """That of the next round, before its broadcast."""
+        kept = {"memory": state.attack, "last_update": state.last_update}
+        return cls(federation, key, state.round, Downlink(state.params), state.model, **kept)
+
+    def key_of(self, purpose: str, client_id: Any = None) -> PRNGKeyArray:
+        """The random key of a purpose in the round; of one client, if that is given."""
+        if client_id is None:
+            return round_key(self.key, purpose, self.round)
+        return client_key(self.key, purpose, self.round, client_id)
 
     def seen_by(self, own: "ClientInput") -> "RoundInput":
         """The same with what the client has received, that of an earlier round perhaps."""
@@ -301,6 +314,7 @@ class Cohort(NamedTuple):
     """A round whose cohort is drawn and whose clients have not started yet.
 
     Attributes:
+      params: global parameters before the round.
       shared: what is the same for all clients.
       clients: what each client receives for itself, leading axis ``[S]``.
       state: state of the algorithm, with the rows of the cohort's clients only.
@@ -311,6 +325,7 @@ class Cohort(NamedTuple):
       start_loss: where the local passes start, ``[S]``; None unless the method or the selection needs it.
     """
 
+    params: Params
     shared: RoundInput
     clients: ClientInput
     state: State

@@ -11,7 +11,7 @@ import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_positions
 from fedjax_drag.experiment.build.optimizers import local_sgd
 from fedjax_drag.selection._uniform import draw_uniformly
-from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.program import keys
 from fedjax_drag.types import Attack
 
 
@@ -30,10 +30,10 @@ def test_two_rounds_equal_a_numpy_twin(digits, settings, fedavg):
     w, b = (np.asarray(start[name], np.float64) for name in ("kernel", "bias"))
     images = np.asarray(digits.preprocess(digits.train.x), np.float64).reshape(len(digits.train.y), -1)
     for index in range(2):
-        ids = draw_uniformly(sampling.round_key(key, "cohort", index), 12, 5)
+        ids = draw_uniformly(keys.round_key(key, "cohort", index), 12, 5)
         ends = []
         for m in np.asarray(ids):
-            places_key = jax.random.fold_in(sampling.round_key(key, "batches", index), m)
+            places_key = jax.random.fold_in(keys.round_key(key, "batches", index), m)
             end = (w, b)
             for places in np.asarray(draw_positions(places_key, digits.counts[m], 3, 4)):
                 assert places.max() < digits.counts[m]

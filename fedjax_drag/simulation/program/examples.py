@@ -10,9 +10,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from fedjax_drag import tree
 from fedjax_drag.data.batching import draw_positions, gather
 from fedjax_drag.selection import StartLoss
-from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.clients_axis import map_clients
 from fedjax_drag.simulation.program.evaluation import EVALUATION_BATCH
+from fedjax_drag.simulation.program.keys import stream
 from fedjax_drag.simulation.run import ClientInput, RoundInput, Run
 from fedjax_drag.types import Batch, Params
 
@@ -43,7 +43,7 @@ def fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch
     if attack is None or not attack.poisons:
         return batch
     # The same key in every round: an example is poisoned in the same way whenever it is drawn.
-    key = jax.random.fold_in(sampling.stream(shared.key, "poison"), own.client_id)
+    key = jax.random.fold_in(stream(shared.key, "poison"), own.client_id)
     about = {"positions": drawn.places, "num_examples": own.num_examples, "num_classes": run.model.num_classes}
     if "attacker_index" in attack.needs:  # on its root data the server is none of the attackers
         about["attacker_index"] = jnp.int32(0) if own.attacker_index is None else own.attacker_index
@@ -74,7 +74,7 @@ def rehearsed(
     attackers = attack.attackers(clients.malicious, shared.round) & (True if drawn is None else drawn)
     first = jnp.argmax(attackers)
     row, number = jax.tree.map(lambda x: x[first], (clients.examples, clients.num_examples))
-    key = sampling.round_key(shared.key, "rehearsal", shared.round)
+    key = shared.key_of("rehearsal")
     places = jax.random.randint(jax.random.fold_in(key, 0), (_REHEARSED,), 0, number)
     batch = gather(shared.federation.train, row, places, run.model.preprocess)
     loss = lambda params, x, y: run.model.loss(run.model.apply(params, shared.model, x), y).mean()
@@ -138,7 +138,7 @@ def losses_of(run: Run, shared: RoundInput, clients: ClientInput, batch_size: in
 def _loss_of(run: Run, batch_size: int | None, shared: RoundInput, own: ClientInput) -> StartLoss:
     shared, drawn = shared.seen_by(own), None
     if batch_size is not None:
-        key = sampling.client_key(shared.key, "candidate loss", shared.round, own.client_id)
+        key = shared.key_of("candidate loss", own.client_id)
         drawn = draw_positions(key, own.num_examples, 1, batch_size)[0]
     mean, square = loss_moments(run, shared, own, shared.downlink.start, drawn)
     return StartLoss(mean, jnp.sqrt(square))

@@ -15,7 +15,6 @@ from fedjax_drag.compression import _channel as channel
 from fedjax_drag.data.batching import draw_epochs, draw_positions, whole_batches
 from fedjax_drag.simulation.devices.model_sharding import divided_like_params
 from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
-from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.examples import Drawn, class_counts, fetch, loss_moments
 from fedjax_drag.simulation.program.malicious import HONEST, Misled, misled
 from fedjax_drag.simulation.run import (
@@ -260,7 +259,7 @@ def client_pass(run: Run, client: ClientRule, shared: RoundInput, own: ClientInp
       own: what it receives for itself.
     """
     shared = shared.seen_by(own)
-    key_of = functools.partial(sampling.client_key, shared.key, round_index=shared.round, client_id=own.client_id)
+    key_of = functools.partial(shared.key_of, client_id=own.client_id)
     longest = jax.tree.leaves(own.examples)[0].shape[0]
     places, real = draw_batches(run, key_of("batches"), own.num_examples, longest)
     if run.deadline is not None:
@@ -314,9 +313,8 @@ def sent_pass(run: Run, shared: RoundInput, own: ClientInput) -> LocalResult:
     compressor, kept = run.compression, own.kept.compression
     if compressor is None:
         return local
-    key = sampling.client_key(shared.key, "compression", shared.round, own.client_id)
     memory = per_client.rows_or(kept, lambda: channel.uplink_memory(compressor, local.uplink))
-    uplink, memory = channel.send(compressor, local.uplink, memory, key)
+    uplink, memory = channel.send(compressor, local.uplink, memory, shared.key_of("compression", own.client_id))
     after = local.kept._replace(compression=per_client.kept_like(kept, memory))
     return local._replace(uplink=uplink, kept=after)
 
@@ -327,8 +325,7 @@ def sent(
     """The result with the message that leaves the client."""
     if not client.sends:
         return local
-    key = sampling.client_key(shared.key, "send", shared.round, own.client_id)
-    uplink = client.send(key, local.uplink)
+    uplink = client.send(shared.key_of("send", own.client_id), local.uplink)
     if difference := tree.mismatch(uplink, local.uplink):
         raise ValueError(f"send of the client rule: returns {difference}")
     if attack is not None:

@@ -12,10 +12,10 @@ from fedjax_drag.clients import sgd
 from fedjax_drag.data.batching import gather
 from fedjax_drag.simulation.devices.model_sharding import num_shares
 from fedjax_drag.simulation.model.model import ModelState
-from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
 from fedjax_drag.simulation.program.evaluation import EVALUATION_BATCH, summed
 from fedjax_drag.simulation.program.federation import Federation, HeldOut
+from fedjax_drag.simulation.program.keys import stream
 from fedjax_drag.simulation.program.local import client_pass, step_size_of
 from fedjax_drag.simulation.run import ClientInput, RoundInput, Run, RunState
 from fedjax_drag.types import Adaptation, Downlink, Params
@@ -60,7 +60,7 @@ def evaluate_own_models(
         model = state.model._replace(statistics=statistics) if jax.tree.leaves(statistics) else state.model
         params = own_model(state.params, own)
         if adaptation is not None:
-            adapts = sampling.stream(key, "adaptation")
+            adapts = stream(key, "adaptation")
             shared = RoundInput(trains_on, adapts, state.round, Downlink(params), model, state.attack)
             params = _adapted(run, adaptation, shared, client)
         places = begins[client], held_out.counts[client]

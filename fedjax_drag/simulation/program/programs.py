@@ -21,9 +21,9 @@ from fedjax_drag.simulation.devices import host_state
 from fedjax_drag.simulation.devices.placement import everywhere, placed
 from fedjax_drag.simulation.model.initial_params import Start, started
 from fedjax_drag.simulation.model.model import ModelState
-from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.evaluation import Goal, OwnExamples, evaluate_clients, evaluate_model
 from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.program.keys import round_key, stream
 from fedjax_drag.simulation.program.local import client_pass
 from fedjax_drag.simulation.program.own_models import evaluate_own_models
 from fedjax_drag.simulation.program.round import choose_cohort, one_round, who_can_be_drawn
@@ -108,7 +108,7 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
       key: of the run.
       given: what the model starts from; None for what ``key`` draws.
     """
-    params, model = started(run.model, sampling.stream(key, "init"), given)
+    params, model = started(run.model, stream(key, "init"), given)
     recalls = run.attack is not None and "last_update" in run.attack.needs
     of_method = run.algorithm.init(params, **_models(run, key, params, given))
     _check_metrics(run, of_method)
@@ -120,7 +120,7 @@ def start(run: Run, key: PRNGKeyArray, given: Start | None = None) -> RunState:
         received = channel.first_received(run.downlink_compression, params)
     last_update = tree.zeros_like(params) if recalls else ()
     selection = run.selection.init(run.num_clients)
-    memory = () if run.attack is None else run.attack.init(sampling.stream(key, "memory of the attack"), params)
+    memory = () if run.attack is None else run.attack.init(stream(key, "memory of the attack"), params)
     broadcasts = _first_broadcasts(run, params, of_method, model)
     kept = last_update, model, clients, received, selection, broadcasts, memory
     first = RunState(params, of_method, jnp.zeros((), jnp.int32), *kept)
@@ -146,7 +146,7 @@ def _models(run: Run, key: PRNGKeyArray, params: Params, given: Start | None) ->
             f"algorithm={run.algorithm.name}: draws {number} models; must have no initial_params, and as model no nnx "
             "module, which has parameters, but the function that makes it"
         )
-    others = [run.model.init(sampling.round_key(key, "init", index))[0] for index in range(1, number)]
+    others = [run.model.init(round_key(key, "init", index))[0] for index in range(1, number)]
     return {"models": jax.tree.map(lambda *each: jnp.stack(each), params, *others)}
 
 
@@ -261,8 +261,9 @@ def has_own_models(run: Run, federation: Federation) -> bool:
 @jax.jit
 def draw(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState) -> Selected:
     """The cohort of the next round, of a state without rows of clients."""
-    drawable, _ = who_can_be_drawn(run, federation, key, state)
-    return _everywhere(choose_cohort(run, federation, key, state, drawable), run)
+    shared = RoundInput.before(federation, key, state)
+    drawable, _ = who_can_be_drawn(run, shared, state)
+    return _everywhere(choose_cohort(run, shared, state, drawable), run)
 
 
 advance = jax.jit(rounds, donate_argnames="state")

@@ -50,24 +50,25 @@ def one_round(
       restricts who is eligible, also ``valid`` ``[S]``; and the scratch for the next round.
     """
     # Cohort. The method sees the cohort's rows only, so that it does not matter where those of the others are.
-    drawable, available = who_can_be_drawn(run, federation, key, state)
+    shared = RoundInput.before(federation, key, state)
+    drawable, available = who_can_be_drawn(run, shared, state)
     if selected is None:
-        selected = choose_cohort(run, federation, key, state, drawable)
+        selected = choose_cohort(run, shared, state, drawable)
     ids = selected.client_ids
-    malicious = malicious_in_cohort(federation, key, state.round, ids)
-    who = sampling.attend(run, federation, key, state.round, selected, drawable, available, malicious)
+    malicious = malicious_in_cohort(shared, ids)
+    who = sampling.attend(run, shared, selected, drawable, available, malicious)
     own_state = per_client.gather(state.algorithm, ids)
     # Downlink
     downlink = run.algorithm.broadcast(state.params, own_state, ids)
     received = state.received
     if run.downlink_compression is not None:
-        sent_key = sampling.round_key(key, "downlink compression", state.round)
+        sent_key = shared.key_of("downlink compression")
         received = channel.broadcast(run.downlink_compression, received, downlink.start, sent_key)
         downlink = downlink._replace(start=received.start)
     # What all clients receive, and what each receives for itself
+    root = shared._replace(downlink=Downlink(downlink.start))
     reachable, examples = _reachable(run, federation, federation.rows[ids])
-    attackers = {"memory": state.attack, "last_update": state.last_update}
-    shared = RoundInput(reachable, key, state.round, downlink._replace(own=()), state.model, **attackers)
+    shared = shared._replace(federation=reachable, downlink=downlink._replace(own=()))
     if selected.arrivals is not None:
         shared = shared._replace(broadcasts=_with_latest(state.broadcasts, shared))
     kept = per_client.gather(state.clients, ids)
@@ -85,14 +86,13 @@ def one_round(
         shared = shared._replace(memory=rehearsed(run, shared, clients, state.params, who.drawn))
     # What the method's server side is given by keyword: these, and of the others what it needs
     needs, valid, arrivals = run.algorithm.needs, who.valid, selected.arrivals
-    server_key = sampling.round_key(key, "server", state.round)
-    extras = {"client_ids": ids, "round": state.round, "key": server_key, "num_examples": clients.num_examples}
+    numbers = clients.num_examples
+    extras = {"client_ids": ids, "round": state.round, "key": shared.key_of("server"), "num_examples": numbers}
     extras |= {} if valid is None else {"valid": valid}
     start_loss = losses_of(run, shared, clients) if "start_loss" in needs | run.selection.needs else None
-    root = RoundInput(federation, key, state.round, Downlink(downlink.start), state.model, **attackers)
     others = {
         "valid": lambda: jnp.ones(ids.shape, bool) if valid is None else valid,
-        "expected_clients": lambda: sampling.expected_clients(federation, run.cohort_size, state.round),
+        "expected_clients": lambda: sampling.expected_clients(root, run.cohort_size),
         "malicious": lambda: malicious,
         "step_size": lambda: step_size_of(run, state.round),
         "selection_weight": lambda: selected.weight,
@@ -107,36 +107,33 @@ def one_round(
     is_noised = run.algorithm.guarantee or (isinstance(run.algorithm, TwoSided) and run.algorithm.rule.guarantee)
     needed = needs | ({"expected_clients"} if is_noised and valid is not None else set())
     extras |= {name: other() for name, other in others.items() if name in needed}
-    cohort = Cohort(shared, clients, own_state, extras, who, selected, received, start_loss)
+    cohort = Cohort(state.params, shared, clients, own_state, extras, who, selected, received, start_loss)
     # Local passes, attack, uplink and aggregation: chunk by chunk where sums suffice, else on the stack of messages
     if run.streams:
-        outcome = stream(run, state, cohort)
+        outcome = stream(run, cohort)
     else:
-        outcome, scratch = stack(run, state, cohort, scratch)
+        outcome, scratch = stack(run, cohort, scratch)
     # State
     return *_closed(run, state, cohort, outcome), scratch
 
 
 def who_can_be_drawn(
-    run: Run, federation: Federation, key: PRNGKeyArray, state: RunState
+    run: Run, shared: RoundInput, state: RunState
 ) -> tuple[Bool[Array, " federation"] | None, Bool[Array, " federation"] | None]:
     """Who can be drawn for the next round ``[M]``, and who of these and of those whom the method excludes is available.
 
     A mask is None where it would be True for all.
     """
     eligible = run.algorithm.eligible(state.algorithm) if run.algorithm.eligible else None
-    available = sampling.available(federation, key, state.round)
+    available = sampling.available(shared)
     return sampling.both(eligible, available), available
 
 
 def choose_cohort(
-    run: Run,
-    federation: Federation,
-    key: PRNGKeyArray,
-    state: RunState,
-    drawable: Bool[Array, " federation"] | None,
+    run: Run, shared: RoundInput, state: RunState, drawable: Bool[Array, " federation"] | None
 ) -> Selected:
-    """The clients of the next round, among those that are ``drawable``."""
+    """The clients of a round, before its broadcast, among those that are ``drawable``."""
+    federation = shared.federation
 
     def losses(client_ids: Int[Array, " candidates"], batch_size: int | None = None) -> Float[Array, " candidates"]:
         number = client_ids.shape[0]
@@ -147,19 +144,16 @@ def choose_cohort(
         asked = ClientInput(client_ids, examples, federation.counts[client_ids], malicious)
         if run.attack is not None and "attacker_index" in run.attack.needs:
             asked = asked._replace(attacker_index=attacker_indices(federation, malicious, client_ids))
-        shared = RoundInput(reachable, key, state.round, Downlink(state.params), state.model, state.attack)
-        return losses_of(run, shared, asked, batch_size).mean[:number]
+        return losses_of(run, shared._replace(federation=reachable), asked, batch_size).mean[:number]
 
     def seconds(client_ids: Int[Array, " some"]) -> Float[Array, " some"]:
-        malicious = federation.malicious[client_ids]
-        return sampling.seconds_of(run, federation, key, state.round, client_ids, malicious)
+        return sampling.seconds_of(run, shared, client_ids, federation.malicious[client_ids])
 
     asks = "candidate_losses" in run.selection.needs
     candidates = Candidates(
         federation.counts, drawable, state.round, losses if asks else None, None if run.clock is None else seconds
     )
-    cohort_key = sampling.round_key(key, "cohort", state.round)
-    return run.selection.select(cohort_key, state.selection, candidates, run.cohort_size)
+    return run.selection.select(shared.key_of("cohort"), state.selection, candidates, run.cohort_size)
 
 
 def root_delta(run: Run, shared: RoundInput) -> Params:
@@ -273,14 +267,11 @@ def _place(broadcasts: Broadcast, round_index: Int[Array, "*clients"]) -> Int[Ar
     return round_index % jax.tree.leaves(broadcasts)[0].shape[0]
 
 
-def malicious_in_cohort(
-    federation: Federation, key: PRNGKeyArray, round_index: Int[Array, ""], ids: Int[Array, " clients"]
-) -> Bool[Array, " clients"]:
+def malicious_in_cohort(shared: RoundInput, ids: Int[Array, " clients"]) -> Bool[Array, " clients"]:
     """Which clients of a cohort are malicious."""
-    if federation.malicious_per_cohort is None:
-        return federation.malicious[ids]
-    order = jax.random.permutation(sampling.round_key(key, "malicious", round_index), ids.shape[0])
-    return order < federation.malicious_per_cohort
+    if (number := shared.federation.malicious_per_cohort) is None:
+        return shared.federation.malicious[ids]
+    return jax.random.permutation(shared.key_of("malicious"), ids.shape[0]) < number
 
 
 def attacker_indices(

@@ -1,11 +1,10 @@
-"""Randomness by name, who can be drawn and who answers in a round, and how many local steps each client takes.
+"""Who can be drawn and who answers in a round, and how many local steps each client takes.
 
-There is a key for each purpose, round and client, independent of the order of use. A client is *available* or not; the
-server draws its cohort among those that are. A client that was drawn may *drop out*, or be *late*. Shapes do not depend
-on who is missing: a client that is absent computes as the others do, and its message does not count.
+A client is *available* or not; the server draws its cohort among those that are. A client that was drawn may *drop
+out*, or be *late*. Shapes do not depend on who is missing: a client that is absent computes as the others do, and its
+message does not count.
 """
 
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,24 +18,8 @@ from fedjax_drag import checks
 from fedjax_drag.clocks import Work
 from fedjax_drag.data.batching import epoch_steps
 from fedjax_drag.selection import Selected
-from fedjax_drag.simulation.program.federation import Federation
-from fedjax_drag.simulation.run import Attendance, Run
-
-
-def stream(key: PRNGKeyArray, name: str) -> PRNGKeyArray:
-    """The key of a named purpose; adding another purpose changes no existing draw."""
-    return jax.random.fold_in(key, zlib.crc32(name.encode()))
-
-
-def round_key(key: PRNGKeyArray, name: str, round_index: Any) -> PRNGKeyArray:
-    """The key of a named purpose in one round."""
-    return jax.random.fold_in(stream(key, name), round_index)
-
-
-def client_key(key: PRNGKeyArray, name: str, round_index: Any, client_id: Any) -> PRNGKeyArray:
-    """The key of a named purpose of one client in one round."""
-    return jax.random.fold_in(round_key(key, name, round_index), client_id)
-
+from fedjax_drag.simulation.program.keys import stream
+from fedjax_drag.simulation.run import Attendance, RoundInput, Run
 
 _MOST_BYTES = 1 << 30
 """Of a file of availabilities."""
@@ -122,22 +105,17 @@ def _of_file(path: Path) -> np.ndarray:
     return READERS[path.suffix](path)
 
 
-def available(
-    federation: Federation, key: PRNGKeyArray, round_index: Int[Array, ""]
-) -> Bool[Array, " federation"] | None:
+def available(shared: RoundInput) -> Bool[Array, " federation"] | None:
     """Which clients can be drawn in a round; None if all can."""
-    if federation.availability is None:
+    probability = _probabilities(shared)
+    if probability is None:
         return None
-    probability = federation.availability[round_index % len(federation.availability)]
-    everyone = jnp.arange(len(probability))
-    return _uniform(round_key(key, "availability", round_index), everyone) < probability.astype(jnp.float32)
+    return _uniform(shared.key_of("availability"), jnp.arange(len(probability))) < probability
 
 
 def attend(
     run: Run,
-    federation: Federation,
-    key: PRNGKeyArray,
-    round_index: Int[Array, ""],
+    shared: RoundInput,
     selected: Selected,
     drawable: Bool[Array, " federation"] | None,
     present: Bool[Array, " federation"] | None,
@@ -147,29 +125,27 @@ def attend(
 
     Args:
       run: of which the local passes and the clock are read.
-      federation: with the rates of absence.
-      key: of the run.
-      round_index: from 0.
+      shared: of the round, with the rates of absence.
       selected: the cohort.
       drawable: who could be drawn; the others fill up a cohort that lacks clients. None for everybody.
       present: who is available; None for everybody.
       malicious: of the cohort.
     """
-    ids, arrivals = selected.client_ids, selected.arrivals
+    ids, arrivals, dropout_rate = selected.client_ids, selected.arrivals, shared.federation.dropout_rate
     answers = num_steps = seconds = too_stale = None
-    started, drawn = round_index, None if drawable is None else drawable[ids]
+    started, drawn = shared.round, None if drawable is None else drawable[ids]
     present = None if present is None else present[ids]
     if arrivals is not None:  # who was available when it started
-        started, drawn, present = round_index - arrivals.staleness, arrivals.arrived, arrivals.arrived
-    if federation.dropout_rate is not None:
-        answers = _uniform(round_key(key, "dropout", round_index), ids) >= federation.dropout_rate
+        started, drawn, present = shared.round - arrivals.staleness, arrivals.arrived, arrivals.arrived
+    if dropout_rate is not None:
+        answers = _uniform(shared.key_of("dropout"), ids) >= dropout_rate
     if run.fewest is not None or run.drop_late:
-        num_steps = _planned_steps(run, federation, key, started, ids)
+        num_steps = _planned_steps(run, shared, started, ids)
         if run.drop_late:
             assert run.deadline is not None
             answers = both(answers, num_steps <= run.deadline)
     if run.clock is not None and arrivals is None:
-        each = seconds_of(run, federation, key, round_index, ids, malicious)
+        each = seconds_of(run, shared, ids, malicious)
         seconds = each.max() if drawn is None else jnp.where(drawn, each, 0.0).max()
         if run.deadline_seconds is not None:
             answers = both(answers, each <= run.deadline_seconds)
@@ -187,34 +163,34 @@ def attend(
 
 
 def seconds_of(
-    run: Run,
-    federation: Federation,
-    key: PRNGKeyArray,
-    round_index: Int[Array, ""],
-    ids: Int[Array, " clients"],
-    malicious: Bool[Array, " clients"],
+    run: Run, shared: RoundInput, ids: Int[Array, " clients"], malicious: Bool[Array, " clients"]
 ) -> Float[Array, " clients"]:
     """How long clients that start in a round take, by the clock of the run."""
     assert run.clock is not None
     assert run.message_bytes is not None
-    steps = _planned_steps(run, federation, key, round_index, ids)
+    steps = _planned_steps(run, shared, shared.round, ids)
     if run.deadline is not None:
         steps = jnp.minimum(steps, run.deadline)
-    work = Work(ids, jnp.broadcast_to(round_index, ids.shape), steps, malicious, *run.message_bytes)
-    return run.clock.seconds(stream(key, "clock"), work)
+    work = Work(ids, jnp.broadcast_to(shared.round, ids.shape), steps, malicious, *run.message_bytes)
+    return run.clock.seconds(stream(shared.key, "clock"), work)
 
 
-def expected_clients(federation: Federation, cohort_size: int, round_index: Int[Array, ""]) -> Array:
+def expected_clients(shared: RoundInput, cohort_size: int) -> Array:
     """How many clients are expected to answer in a round, float32 scalar; it depends on no client's data.
 
     Those that are available on the average, at most S, less the share that drops out. Where the number of those that
     are available varies around S, a few less answer on the average; clients that are late are not taken off.
     """
-    number = jnp.float32(cohort_size)
-    if federation.availability is not None:
-        probability = federation.availability[round_index % len(federation.availability)]
-        number = jnp.minimum(probability.astype(jnp.float32).sum(), number)
-    return number if federation.dropout_rate is None else number * (1 - federation.dropout_rate)
+    number, probability, dropout_rate = jnp.float32(cohort_size), _probabilities(shared), shared.federation.dropout_rate
+    if probability is not None:
+        number = jnp.minimum(probability.sum(), number)
+    return number if dropout_rate is None else number * (1 - dropout_rate)
+
+
+def _probabilities(shared: RoundInput) -> Float[Array, " federation"] | None:
+    """With what probability each client is available in a round; None where everybody always is."""
+    trace = shared.federation.availability
+    return None if trace is None else trace[shared.round % len(trace)].astype(jnp.float32)
 
 
 def both(one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
@@ -225,26 +201,22 @@ def both(one: jax.Array | None, other: jax.Array | None) -> jax.Array | None:
 
 
 def _planned_steps(
-    run: Run,
-    federation: Federation,
-    key: PRNGKeyArray,
-    round_index: Int[Array, "*clients"],
-    ids: Int[Array, " clients"],
+    run: Run, shared: RoundInput, started: Int[Array, "*clients"], ids: Int[Array, " clients"]
 ) -> Int[Array, " clients"]:
     """How many local steps each client would take without a deadline that starts in a round, or in one of its own."""
     amount: Any = run.local_epochs if run.local_steps is None else run.local_steps
     if run.fewest is not None:
-        draws, bounds = stream(key, "local steps"), (run.fewest, amount + 1)
+        draws, bounds = stream(shared.key, "local steps"), (run.fewest, amount + 1)
 
         def draw(client: Array, started: Array) -> Array:
             of_round = draws if run.drawn_once else jax.random.fold_in(draws, started)
             return jax.random.randint(jax.random.fold_in(of_round, client), (), *bounds)
 
-        amount = jax.vmap(draw)(ids, jnp.broadcast_to(round_index, ids.shape))
+        amount = jax.vmap(draw)(ids, jnp.broadcast_to(started, ids.shape))
     if run.local_steps is not None:
         return jnp.broadcast_to(amount, ids.shape)
-    size = run.batch_length(federation.rows.shape[1])
-    return epoch_steps(federation.counts[ids], amount, size)
+    size = run.batch_length(shared.federation.rows.shape[1])
+    return epoch_steps(shared.federation.counts[ids], amount, size)
 
 
 def _uniform(key: PRNGKeyArray, clients: Int[Array, " clients"]) -> Array:

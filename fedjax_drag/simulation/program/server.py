@@ -34,21 +34,19 @@ from fedjax_drag.per_client import without_rows
 from fedjax_drag.simulation.devices.host_state import completed
 from fedjax_drag.simulation.devices.placement import split_coordinates
 from fedjax_drag.simulation.model.model import Statistics
-from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.clients_axis import map_clients, sum_clients
 from fedjax_drag.simulation.program.dissimilarity import dissimilarity, requested
 from fedjax_drag.simulation.program.evaluation import sum_of_benign
 from fedjax_drag.simulation.program.local import sent_pass
-from fedjax_drag.simulation.run import ClientInput, Cohort, LocalResult, RoundInput, RoundOutcome, Run, RunState
+from fedjax_drag.simulation.run import ClientInput, Cohort, LocalResult, RoundInput, RoundOutcome, Run
 from fedjax_drag.types import PER_CLIENT_EXTRAS, POISON_NEEDS, Attack, Deltas, Exchange, Params, State, Sums, Uplink
 
 
-def stack(run: Run, state: RunState, cohort: Cohort, scratch: LocalResult | None) -> tuple[RoundOutcome, LocalResult]:
+def stack(run: Run, cohort: Cohort, scratch: LocalResult | None) -> tuple[RoundOutcome, LocalResult]:
     """Local passes, attack and aggregation of a round.
 
     Args:
       run: what is computed.
-      state: before the round.
       cohort: of the round.
       scratch: the clients' results of the round before, whose buffers are used again; None in the first round.
 
@@ -60,11 +58,11 @@ def stack(run: Run, state: RunState, cohort: Cohort, scratch: LocalResult | None
     uplink, benign_sum = local.uplink, ()
     if "exchange" in run.algorithm.needs:
         cohort = cohort._replace(extras=cohort.extras | {"exchange": _exchange(run, cohort, uplink)})
-    uplink = forged(run, state, cohort, uplink)
+    uplink = forged(run, cohort, uplink)
     if run.attack is not None:  # of what is sent, as the server measures these messages too: one pass for both
         benign_sum = sum_of_benign(uplink.delta, cohort.clients.malicious, cohort.who.valid)
     accepted = tree.usable_rows(uplink) | (not run.reject_nonfinite)
-    return RoundOutcome(*aggregate(run, state.params, cohort, uplink), local, accepted, benign_sum), local
+    return RoundOutcome(*aggregate(run, cohort, uplink), local, accepted, benign_sum), local
 
 
 def _exchange(run: Run, cohort: Cohort, honest: Uplink) -> Exchange:
@@ -81,13 +79,12 @@ def _exchange(run: Run, cohort: Cohort, honest: Uplink) -> Exchange:
 
 
 def aggregate(
-    run: Run, params: Params, cohort: Cohort, uplink: Uplink, of_benign: jax.Array | None = None, **changes: Any
+    run: Run, cohort: Cohort, uplink: Uplink, of_benign: jax.Array | None = None, **changes: Any
 ) -> tuple[Params, State]:
     """The method's server side on the messages ``uplink``.
 
     Args:
       run: what is computed.
-      params: global parameters.
       cohort: of the round.
       uplink: of the cohort.
       of_benign: ``dissimilarity`` of the benign clients where it is known; None to compute that of all.
@@ -98,7 +95,7 @@ def aggregate(
         extras |= {"dissimilarity": _dissimilarity(run, cohort, uplink, of_benign)}
     if run.algorithm.split == "coordinates":
         uplink = split_coordinates(uplink, run.mesh, run.specs)
-    return run.algorithm.aggregate(params, uplink, cohort.state, **extras)
+    return run.algorithm.aggregate(cohort.params, uplink, cohort.state, **extras)
 
 
 def _dissimilarity(run: Run, cohort: Cohort, uplink: Uplink, of_benign: jax.Array | None = None) -> jax.Array:
@@ -121,46 +118,46 @@ def _dissimilarity(run: Run, cohort: Cohort, uplink: Uplink, of_benign: jax.Arra
     return found if of_benign is None else jnp.where(malicious, found, of_benign)
 
 
-def forged(run: Run, state: RunState, cohort: Cohort, uplink: Uplink) -> Uplink:
+def forged(run: Run, cohort: Cohort, uplink: Uplink) -> Uplink:
     """The messages after the attack, those of attackers as the server decompresses them if they must be compressed."""
-    attack, clients = run.attack, cohort.clients
+    attack, clients, shared = run.attack, cohort.clients, cohort.shared
     if attack is None or not attack.forges:
         return uplink
-    attackers = attack.attackers(clients.malicious, state.round)
+    attackers = attack.attackers(clients.malicious, shared.round)
     knowledge = {
-        "last_update": state.last_update,
-        "memory": cohort.shared.memory,
+        "last_update": shared.last_update,
+        "memory": shared.memory,
         "root_delta": cohort.extras.get("root_delta"),
-        "aggregate": _preview(run, state, cohort, uplink),
+        "aggregate": _preview(run, cohort, uplink),
     }
     messages = attack.forge(
-        sampling.round_key(cohort.shared.key, "attack", state.round),
+        shared.key_of("attack"),
         uplink,
         attackers,
         client_ids=clients.client_id,
-        round=state.round,
+        round=shared.round,
         **{name: knowledge[name] for name in attack.needs if name not in POISON_NEEDS},
         **({"valid": cohort.who.valid} if run.may_be_absent else {}),
     )
     if run.compression is None or not run.compresses_forged:
         return messages
-    key_of = functools.partial(sampling.client_key, cohort.shared.key, "forged compression", state.round)
+    key_of = functools.partial(shared.key_of, "forged compression")
     send_once = functools.partial(channel.send_once, run.compression)
     sent = jax.vmap(send_once)(messages, jax.vmap(key_of)(clients.client_id))
     return jax.tree.map(lambda new, old: jnp.where(tree.expand(attackers, old), new, old), sent, messages)
 
 
-def _preview(run: Run, state: RunState, cohort: Cohort, honest: Uplink) -> Callable[[Uplink], Params] | None:
+def _preview(run: Run, cohort: Cohort, honest: Uplink) -> Callable[[Uplink], Params] | None:
     """The change of the parameters as an attacker computes it, who does not know the server's random draw."""
     assert run.attack is not None
     if "aggregate" not in run.attack.needs:
         return None
     measures = requested(run.algorithm.needs) is not None
     of_benign = _dissimilarity(run, cohort, honest) if measures else None  # once, however often the attack tries
-    key = sampling.round_key(cohort.shared.key, "attack on server", state.round)
+    key = cohort.shared.key_of("attack on server")
 
     def preview(uplink: Uplink) -> Params:
-        return tree.subtract(aggregate(run, state.params, cohort, uplink, of_benign, key=key)[0], state.params)
+        return tree.subtract(aggregate(run, cohort, uplink, of_benign, key=key)[0], cohort.params)
 
     return preview
 
@@ -211,12 +208,11 @@ class CohortPass(NamedTuple):
     kept: tuple[Any, LocalResult, jax.Array]
 
 
-def stream(run: Run, state: RunState, cohort: Cohort) -> RoundOutcome:
+def stream(run: Run, cohort: Cohort) -> RoundOutcome:
     """Local passes and aggregation of a round, the messages added up as they come.
 
     Args:
       run: whose method has sums, and whose attack forges no messages.
-      state: before the round.
       cohort: of the round.
     """
     sums = run.algorithm.streamed
@@ -224,7 +220,7 @@ def stream(run: Run, state: RunState, cohort: Cohort) -> RoundOutcome:
     rows, extras = _rows_only(cohort.state), {**cohort.extras, **run.constants}
     per_entry = {name: value for name, value in cohort.extras.items() if name in PER_CLIENT_EXTRAS}
     of_all = {name: value for name, value in cohort.extras.items() if name not in PER_CLIENT_EXTRAS}
-    shared = StreamInput(cohort.shared, state.params, without_rows(cohort.state), of_all, jnp.zeros((), bool))
+    shared = StreamInput(cohort.shared, cohort.params, without_rows(cohort.state), of_all, jnp.zeros((), bool))
     entries = StreamedClient(cohort.clients, rows, per_entry)
 
     def over_clients(shared: StreamInput) -> CohortPass:
@@ -233,7 +229,7 @@ def stream(run: Run, state: RunState, cohort: Cohort) -> RoundOutcome:
         return CohortPass(*sum_clients(run.batching, run.mesh, one, accumulate, shared, entries))
 
     ready, ((total, benign), (kept, local, accepted)) = _pass_once_or_twice(sums, over_clients, shared, extras)
-    finished = sums.finish(state.params, total, completed(ready, rows), kept, **extras)
+    finished = sums.finish(cohort.params, total, completed(ready, rows), kept, **extras)
     return RoundOutcome(*finished, local, accepted, benign)
 
 
@@ -311,18 +307,17 @@ def forged_statistics(run: Run, cohort: Cohort, before: Statistics, local: Stati
       before: the server's.
       local: the clients', leading axis ``[S]``.
     """
-    attack, clients, round_index = run.attack, cohort.clients, cohort.shared.round
+    attack, clients, shared = run.attack, cohort.clients, cohort.shared
     sent = run.statistics not in ("local", "frozen") and jax.tree.leaves(local)
     if not sent or attack is None or not attack.forges or any(name not in POISON_NEEDS for name in attack.needs):
         return local
     # Numbers such as counters are no quantities that an attack could scale.
     floating = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
     changes = jax.tree.map(lambda new, old: new - old if floating(new) else None, local, before)
-    attackers = attack.attackers(clients.malicious, round_index)
-    key = sampling.round_key(cohort.shared.key, "attack on statistics", round_index)
-    told = {"client_ids": clients.client_id, "round": round_index}
+    attackers = attack.attackers(clients.malicious, shared.round)
+    told = {"client_ids": clients.client_id, "round": shared.round}
     told |= {"valid": cohort.who.valid} if run.may_be_absent else {}
-    forged = attack.forge(key, Uplink(changes), attackers, **told).delta
+    forged = attack.forge(shared.key_of("attack on statistics"), Uplink(changes), attackers, **told).delta
     return jax.tree.map(
         lambda change, new, old: new if change is None else jnp.where(tree.expand(attackers, new), old + change, new),
         forged,

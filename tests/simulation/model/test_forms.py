@@ -15,7 +15,7 @@ import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_epochs, draw_positions
 from fedjax_drag.simulation import prepare
 from fedjax_drag.simulation.model.forms import form_of, variables_of
-from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.program import keys
 
 DRAG = fd.aggregators.drag(c=0.25, alpha=0.25)
 FEDAVG = fd.aggregators.fedavg()
@@ -60,7 +60,7 @@ def batches(data, key, round_index, local_epochs, epoch_order):
     """The mini-batches of the only client in a round, as rows of the training examples."""
     if epoch_order == "fixed":
         return [data.rows[0][start : start + 8] for start in range(0, data.counts[0], 8)]
-    own = sampling.client_key(key, "batches", round_index, 0)
+    own = keys.client_key(key, "batches", round_index, 0)
     if local_epochs is None:
         return list(data.rows[0][np.asarray(draw_positions(own, data.counts[0], 3, 8))])
     places, real = map(np.asarray, draw_epochs(own, int(data.counts[0]), local_epochs, 8, len(data.rows[0])))
@@ -79,7 +79,7 @@ def test_one_client_with_all_data_is_a_plain_loop(digits, settings, local_epochs
     net, key, optimizer = Net(), jax.random.key(0), optax.sgd(0.1)
     options = {"data": data, "cohort_size": 1, "batch_size": 8, "num_rounds": 2, "eval_every": 1, "seed": 0}
     ours = fd.simulate(fd.aggregators.fedavg(), **settings(model=net, **options, **length))
-    variables = net.init(sampling.stream(key, "init"), jnp.zeros((1, *data.input_shape)), train=False)
+    variables = net.init(keys.stream(key, "init"), jnp.zeros((1, *data.input_shape)), train=False)
     params, statistics = variables["params"], variables["batch_stats"]
     inputs = np.asarray(data.preprocess(data.train.x))
 
@@ -93,7 +93,7 @@ def test_one_client_with_all_data_is_a_plain_loop(digits, settings, local_epochs
         return jax.grad(loss, has_aux=True)(params)
 
     for round_index in range(2):
-        dropout = sampling.client_key(key, "model.dropout", round_index, 0)
+        dropout = keys.client_key(key, "model.dropout", round_index, 0)
         for step, index in enumerate(batches(data, key, round_index, local_epochs, order)):
             rng = jax.random.fold_in(dropout, step)
             slope, statistics = gradient(params, statistics, inputs[index], data.train.y[index], rng)

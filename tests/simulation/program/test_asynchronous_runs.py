@@ -17,8 +17,11 @@ from fedjax_drag.clocks import Work
 from fedjax_drag.data.batching import draw_positions
 from fedjax_drag.selection import Candidates
 from fedjax_drag.simulation.batch import prepare_batch
-from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.model.model import ModelState
+from fedjax_drag.simulation.program import keys, sampling
+from fedjax_drag.simulation.run import RoundInput
 from fedjax_drag.simulation.settings import Settings
+from fedjax_drag.types import Downlink
 
 RULE = fd.aggregators.fedavg()
 LOG_NORMAL = clocks.log_normal(sigma=1.0, jitter=0.3, latency=0.1, bandwidth=1e4)
@@ -40,7 +43,7 @@ def events(simulation, number, concurrency, cohort_size, inner=None):
         """Of all clients."""
         given = jnp.full(len(ids), version), jnp.full(len(ids), run.local_steps), simulation.federation.malicious
         assert run.message_bytes is not None
-        return run.clock.seconds(sampling.stream(key, "clock"), Work(ids, *given, *run.message_bytes))
+        return run.clock.seconds(keys.stream(key, "clock"), Work(ids, *given, *run.message_bytes))
 
     @functools.partial(jax.jit, static_argnums=3)
     def drawn(own, version, idle, wanted):
@@ -59,7 +62,7 @@ def events(simulation, number, concurrency, cohort_size, inner=None):
     free = list(range(concurrency))
     for version in range(number):
         seconds = np.asarray(durations(jnp.int32(version)), np.float64)
-        own, before, buffer = sampling.round_key(key, "cohort", version), now, []
+        own, before, buffer = keys.round_key(key, "cohort", version), now, []
         for place, client in zip(sorted(free), starting(own, version, concurrency), strict=False):
             heapq.heappush(heap, (now + seconds[client], place, client, version))
         spare = starting(jax.random.fold_in(own, 1), version, cohort_size - 1) if cohort_size > 1 else []
@@ -86,7 +89,7 @@ def trained(digits, simulation, params, client, version):
     own = digits.rows[client][: digits.counts[client]]
     x = np.asarray(digits.preprocess(digits.train.x[own]), np.float64).reshape(len(own), -1)
     y = digits.train.y[own]
-    places_key = jax.random.fold_in(sampling.round_key(simulation.key, "batches", version), client)
+    places_key = jax.random.fold_in(keys.round_key(simulation.key, "batches", version), client)
     for places in np.asarray(draw_positions(places_key, counts[client], 3, 4)):
         error = softmax(x[places] @ w + b, axis=1) - np.eye(10)[y[places]]
         w, b = w - 0.1 * x[places].T @ error / 4, b - 0.1 * error.mean(0)
@@ -191,7 +194,7 @@ def test_a_clock_changes_nothing_but_adds_seconds(settings):
     for index, ids in enumerate(history["client_ids"]):
         ids = jnp.asarray(ids)
         work = Work(ids, jnp.full(5, index), jnp.full(5, 3), jnp.zeros(5, bool), size, size)
-        slowest = clock.seconds(sampling.stream(every.key, "clock"), work).max()
+        slowest = clock.seconds(keys.stream(every.key, "clock"), work).max()
         np.testing.assert_allclose(history["seconds"][index], slowest, rtol=1e-6)
     np.testing.assert_allclose(two.history["seconds"], history["seconds"].reshape(3, 2).sum(1), rtol=1e-6)
     spent = two.history["seconds"].cumsum()
@@ -211,11 +214,8 @@ def test_who_is_late_sends_nothing(settings):
     simulation = fd.simulation.prepare(RULE, **settings(clock=clocks.constant(), deadline_seconds=3.0, **changes))
     history = simulation.run().history
     for index, ids in enumerate(history["client_ids"]):
-        steps = np.asarray(
-            sampling.seconds_of(
-                simulation.spec, simulation.federation, simulation.key, jnp.int32(index), jnp.asarray(ids), ids < 0
-            )
-        )
+        shared = RoundInput(simulation.federation, simulation.key, jnp.int32(index), Downlink(()), ModelState())
+        steps = np.asarray(sampling.seconds_of(simulation.spec, shared, jnp.asarray(ids), ids < 0))
         assert set(steps) <= set(range(1, 7))
         assert not history["valid"][index][steps > 3].any()
         assert history["seconds"][index] == min(steps.max(), 3.0)

@@ -14,7 +14,7 @@ from fedjax_drag.compression import low_rank, qsgd, random_k, sign, top_k
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.simulation import prepare, trace
 from fedjax_drag.simulation.batch import prepare_batch
-from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.program import keys
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Aggregator, Attack, Uplink
 
@@ -88,7 +88,7 @@ def test_the_server_gets_what_the_compressor_makes_of_each_message_and_of_its_me
     assert not raw["valid"].all()
     for t, (ids, answers) in enumerate(zip(raw["client_ids"], raw["valid"], strict=True)):
         for place, client in enumerate(ids):
-            own_key = sampling.client_key(key, "compression", t, client)
+            own_key = keys.client_key(key, "compression", t, client)
             received, after = send(Uplink(tree_of(raw["delta"][t, place])), memory[client], own_key)
             np.testing.assert_allclose(found.history["delta"][t, place], flat(received.delta), rtol=1e-3, atol=1e-6)
             memory[client] = after if answers[place] else memory[client]
@@ -184,7 +184,7 @@ class TestDownlink:
         for t in range(1, ROUNDS):
             first = jax.tree.leaves(tree_of(received))
             difference = [a - b for a, b in zip(jax.tree.leaves(tree_of(history["params"][t])), first, strict=True)]
-            sent = send(difference, sampling.round_key(key, "downlink compression", t))
+            sent = send(difference, keys.round_key(key, "downlink compression", t))
             received = flat([a + b for a, b in zip(first, sent, strict=True)])
             np.testing.assert_allclose(history["start"][t], received, rtol=1e-4, atol=1e-6)
             assert np.abs(received - history["params"][t]).max() > 1e-4

@@ -13,7 +13,7 @@ from fedjax_drag.data.batching import draw_epochs, epoch_steps
 from fedjax_drag.experiment.build.optimizers import local_sgd
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.selection._uniform import draw_uniformly
-from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.program import keys
 from fedjax_drag.simulation.program.local import local_pass
 from fedjax_drag.types import Batch, Downlink
 
@@ -158,7 +158,7 @@ def twin(simulation, data, chosen_clients, start, index, step_size, momentum=0.0
     """The ends of local passes of one epoch and a half, from the engine's draws: client ids, rows and counts."""
     x = np.asarray(data.preprocess(data.train.x), np.float64).reshape(len(data.train.y), -1)
     for m, row, count in chosen_clients:
-        key = jax.random.fold_in(sampling.round_key(simulation.key, "batches", index), m)
+        key = jax.random.fold_in(keys.round_key(simulation.key, "batches", index), m)
         positions, real = map(np.asarray, drawn(key, count, epochs=1.5, batch_size=16, most=len(row)))
         batches = [row[places[mask]] for places, mask in zip(positions, real, strict=True) if mask.any()]
         yield numpy_pass(start, x, data.train.y, batches, step_size, momentum, weight_decay)
@@ -186,7 +186,7 @@ def test_epochs_schedule_momentum_and_weight_decay_equal_a_numpy_twin(digits, se
     w, b = (np.asarray(start[name], np.float64) for name in ("kernel", "bias"))
     losses = []
     for index, step_size in enumerate((0.1, 0.05)):
-        key = sampling.round_key(simulation.key, "cohort", index)
+        key = keys.round_key(simulation.key, "cohort", index)
         ids = np.asarray(draw_uniformly(key, 12, changes.get("cohort_size", 5)))
         cohort = [(m, digits.rows[m], digits.counts[m]) for m in ids]
         ends = list(twin(simulation, digits, cohort, (w, b), index, step_size, 0.6, 0.01))

@@ -14,14 +14,16 @@ from fedjax_drag.data.batching import draw_epochs, epoch_steps
 from fedjax_drag.selection import Selected
 from fedjax_drag.simulation import trace
 from fedjax_drag.simulation.batch import prepare_batch
+from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.planning.outline import ClientCost
 from fedjax_drag.simulation.program import sampling
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import Totals
 from fedjax_drag.simulation.program.sampling import as_trace
 from fedjax_drag.simulation.result import history_row
-from fedjax_drag.simulation.run import Run
+from fedjax_drag.simulation.run import RoundInput, Run
 from fedjax_drag.simulation.settings import Settings
+from fedjax_drag.types import Downlink
 
 TRACE = np.array([[True] * 4, [False, True, False, True], [False] * 4])
 KEY = jax.random.key(3)
@@ -47,9 +49,10 @@ def answering(rounds, clients=4, training=None, availability=None, dropout_rate=
     data = federation(None if shares is None else jnp.asarray(shares), dropout_rate, clients)
 
     def one(index):
-        there = sampling.available(data, key, index)
+        shared = RoundInput(data, key, index, Downlink(()), ModelState())
+        there = sampling.available(shared)
         cohort, nobody = Selected(everybody), jnp.zeros(clients, bool)
-        return sampling.attend(trained, data, key, index, cohort, there, there, nobody)
+        return sampling.attend(trained, shared, cohort, there, there, nobody)
 
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(jnp.arange(rounds)))
 

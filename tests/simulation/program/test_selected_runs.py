@@ -13,7 +13,7 @@ from fedjax_drag import selection
 from fedjax_drag.data.batching import draw_positions
 from fedjax_drag.selection._weighted import draw_by_size
 from fedjax_drag.simulation.batch import prepare_batch
-from fedjax_drag.simulation.program import sampling
+from fedjax_drag.simulation.program import keys
 from fedjax_drag.simulation.settings import Settings
 
 RULE = fd.aggregators.fedavg()
@@ -43,14 +43,14 @@ def test_power_of_choice_and_q_fedavg_equal_a_numpy_twin(digits, settings):
     key, params = simulation.key, start_of(simulation)
     result = simulation.run()
     for index in range(2):
-        drawn, _ = draw_by_size(sampling.round_key(key, "cohort", index), jnp.asarray(digits.counts), None, 8)
+        drawn, _ = draw_by_size(keys.round_key(key, "cohort", index), jnp.asarray(digits.counts), None, 8)
         loss = {int(m): losses_of(digits, m, params).mean() for m in drawn}
         cohort = sorted(sorted(loss, key=loss.get)[-3:])
         assert result.history["client_ids"][index].tolist() == cohort
         deltas = []
         for m in cohort:
             (w, b), (x, y) = params, images_of(digits, m)
-            places_key = jax.random.fold_in(sampling.round_key(key, "batches", index), m)
+            places_key = jax.random.fold_in(keys.round_key(key, "batches", index), m)
             for places in np.asarray(draw_positions(places_key, digits.counts[m], 3, 4)):
                 error = softmax(x[places] @ w + b, axis=1) - np.eye(10)[y[places]]
                 w, b = w - 0.1 * x[places].T @ error / 4, b - 0.1 * error.mean(0)
