@@ -59,7 +59,7 @@ class from_aggregator(Algorithm):
     @property
     def streamed(self) -> Sums | None:
         sums = self.aggregator.streamed
-        return sums and sums._replace(accumulate=functools.partial(of_uplinks, sums), whole=self.aggregate)
+        return sums and sums._replace(accumulate=functools.partial(of_uplinks, sums))
 
 
 def _check_covered(aggregator: Aggregator, client: ClientRule) -> None:

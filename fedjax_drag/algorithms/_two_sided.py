@@ -168,7 +168,7 @@ class SummedMethod(TwoSided):
         if sums is None:
             return None
         first = sums.needs_first_pass and self._needs_first_pass, sums.prepare and self._prepare
-        return Sums(self._accumulate, self._finish, *first, whole=self.aggregate)
+        return Sums(self._accumulate, self._finish, *first)
 
     @property
     def _sums(self) -> Sums:

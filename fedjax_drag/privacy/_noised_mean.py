@@ -110,7 +110,7 @@ class NoisedMean(Aggregator):
 
     @property
     def streamed(self) -> Sums:
-        return Sums(self._accumulate, self._finish, whole=self.apply)
+        return Sums(self._accumulate, self._finish)
 
     def init(self, params: Params) -> NoisedMeanState:
         inner = self.aggregator.init(params)

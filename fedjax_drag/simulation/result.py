@@ -256,9 +256,5 @@ def with_client_seconds(history: Mapping[str, np.ndarray], seconds_per_step: flo
     """The history with ``client_seconds``, where the clients were timed and their steps counted."""
     if seconds_per_step is None or "slowest_steps" not in history:
         return dict(history)
-    return {**history, "client_seconds": client_seconds(history["slowest_steps"], seconds_per_step)}
-
-
-def client_seconds(slowest_steps: np.ndarray, seconds_per_step: float) -> np.ndarray:
-    """What the slowest client of every round would have needed so far, summed over the rounds ``[E]``."""
-    return np.cumsum(slowest_steps, dtype=np.float64) * seconds_per_step
+    so_far = np.cumsum(history["slowest_steps"], dtype=np.float64)  # steps of the slowest client of every round
+    return {**history, "client_seconds": so_far * seconds_per_step}

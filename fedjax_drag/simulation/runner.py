@@ -16,7 +16,6 @@ from fedjax_drag.selection import Selected
 from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.devices import host_state, memory
 from fedjax_drag.simulation.devices.host_state import DEVICE, HOST
-from fedjax_drag.simulation.devices.model_sharding import num_shares
 from fedjax_drag.simulation.devices.placement import everywhere, fetch, own_copy, place, placement
 from fedjax_drag.simulation.driver import Schedule, Track, drive, said
 from fedjax_drag.simulation.model.initial_params import Start
@@ -106,11 +105,6 @@ class Simulation:
     def mesh(self) -> Mesh | None:
         """Devices that share the clients; None for one device."""
         return self.spec.mesh
-
-    @property
-    def mesh_devices(self) -> int:
-        """How many devices share the clients of a round."""
-        return num_shares(self.mesh)
 
     @property
     def client_state_bytes(self) -> int:

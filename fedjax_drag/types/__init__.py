@@ -32,17 +32,16 @@ from fedjax_drag.types._algorithm import (
     ClustersFn,
     EligibleFn,
     OutputFn,
-    OwnModelFn,
 )
 from fedjax_drag.types._attack import (
     POISON_NEEDS,
     ActiveFn,
     Attack,
     ForgeFn,
-    ForgeForFn,
     GoalFn,
     LossOfModel,
     PoisonFn,
+    WrappedAttack,
 )
 from fedjax_drag.types._client_rule import (
     BeginFn,
@@ -63,7 +62,6 @@ from fedjax_drag.types._messages import Batch, ClientParams, Deltas, Downlink, E
 from fedjax_drag.types._metric import Metric
 from fedjax_drag.types._optimizer import Optimizer
 from fedjax_drag.types._part import Part, Scalar, is_scalar
-from fedjax_drag.types._wrapped_attack import WrappedAttack
 
 __all__ = [
     "DISSIMILARITIES",
@@ -94,7 +92,6 @@ __all__ = [
     "Exchange",
     "FinishFn",
     "ForgeFn",
-    "ForgeForFn",
     "GoalFn",
     "GradFn",
     "Guarantee",
@@ -105,7 +102,6 @@ __all__ = [
     "Metric",
     "Optimizer",
     "OutputFn",
-    "OwnModelFn",
     "Params",
     "Part",
     "PoisonFn",

@@ -3,7 +3,7 @@
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
@@ -174,8 +174,6 @@ class Sums(NamedTuple):
         go to ``prepare``. None if the state is always ready.
       prepare: ``(total, state, kept, **extras) -> state``; see :class:`PrepareFn`. None if
         ``needs_first_pass`` is.
-      whole: the ``apply`` or ``aggregate`` that these are the sums of. Sums do not describe another function, such as
-        that of a copy made with ``_replace(apply=...)``.
       of_mean: whether parameters and state depend on the messages through the plain mean over the clients that count
         alone: a single client that sends that mean has the same effect.
     """
@@ -184,7 +182,6 @@ class Sums(NamedTuple):
     finish: FinishFn
     needs_first_pass: Callable[[State], jax.Array] | None = None
     prepare: PrepareFn | None = None
-    whole: ApplyFn | None = None
     of_mean: bool = False
 
 
@@ -269,10 +266,11 @@ class Aggregator(Part):
         raise undefined(self, "apply")
 
     def _replace(self, **changes: Any) -> "Aggregator":
-        """A rule of this one's functions, some of them replaced; arguments as of :class:`FunctionAggregator`."""
-        own = {name: getattr(self, name) for name in FunctionAggregator.__match_args__ if name != "sums"}
-        sums = self.streamed and self.streamed._replace(whole=self.apply)
-        return Aggregator(**own | {"sums": sums} | changes)
+        """A rule of this one's functions, some of them replaced; arguments as of :class:`FunctionAggregator`.
+
+        With another ``apply`` it has no ``sums`` but those that are given.
+        """
+        return FunctionAggregator(**functions_of(self, FunctionAggregator, "apply", changes))
 
 
 class FunctionAggregator(Aggregator):
@@ -306,5 +304,17 @@ class FunctionAggregator(Aggregator):
 
     @property
     def streamed(self) -> Sums | None:
-        """``sums`` if they are those of ``apply``."""
-        return self.sums if self.sums is not None and self.sums.whole == self.apply else None
+        return self.sums
+
+
+def functions_of(part: Any, form: type, whole: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a part of functions that has those of ``part``, but for ``changes``.
+
+    Args:
+      part: a rule or a method.
+      form: the class of the parts of functions.
+      whole: the function whose sums it may have; not those of another one.
+      changes: by name.
+    """
+    own = {name: getattr(part, "streamed" if name == "sums" else name) for name in form.__match_args__}
+    return own | ({"sums": None} if whole in changes else {}) | dict(changes)

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 import jax
 
 from fedjax_drag.naming import name_of
-from fedjax_drag.types._aggregator import InitFn, Sums
+from fedjax_drag.types._aggregator import InitFn, Sums, functions_of
 from fedjax_drag.types._client_rule import ClientRule
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Downlink, Params, State, Uplink
@@ -93,15 +93,6 @@ class ClustersFn(Protocol):
         ...
 
 
-@runtime_checkable
-class OwnModelFn(Protocol):
-    """Computes a client's own model."""
-
-    def __call__(self, params: Params, own: Any, /) -> Params:
-        """Computes the model from the global parameters and what the client has for itself, ``()`` for nothing."""
-        ...
-
-
 class Adaptation(NamedTuple):
     """Steps of plain SGD on a client's training examples, by which it makes its model when that is evaluated.
 
@@ -135,8 +126,8 @@ class Algorithm(Part):
       clusters: ``(state) -> Clusters``, by which the engine evaluates each client on the model that it uses; None for
         ``params``.
       own_model: ``(params, own) -> params``, the model of a client, from what it has for itself
-        (:meth:`ClientRule.own`); the engine evaluates it with ``evaluate_clients``. None if clients have no models of
-        their own.
+        (:meth:`ClientRule.own`), ``()`` for nothing; the engine evaluates it with ``evaluate_clients``. None if clients
+        have no models of their own.
       num_neighbours: with how many others a client exchanges messages, on the average; None for the server alone.
       adaptation: what clients do with their own models before these are evaluated; None for nothing.
       personal_layers: patterns of the paths of parameters that clients keep and do not send; None for none. ``params``
@@ -155,7 +146,7 @@ class Algorithm(Part):
     num_clients = None
     num_models = cast("Any", None)
     clusters = cast("Any", None)
-    own_model = cast("OwnModelFn | None", None)
+    own_model = cast("Any", None)
     num_neighbours = cast("float | None", None)
     adaptation = cast("Adaptation | None", None)
     personal_layers = cast("str | Sequence[str] | None", None)
@@ -200,10 +191,11 @@ class Algorithm(Part):
         return kept
 
     def _replace(self, **changes: Any) -> "Algorithm":
-        """A method of this one's functions, some of them replaced; arguments as of :class:`FunctionAlgorithm`."""
-        own = {name: getattr(self, name) for name in FunctionAlgorithm.__match_args__ if name != "sums"}
-        sums = self.streamed and self.streamed._replace(whole=self.aggregate)
-        return Algorithm(**own | {"sums": sums} | changes)
+        """A method of this one's functions, some of them replaced; arguments as of :class:`FunctionAlgorithm`.
+
+        With another ``aggregate`` it has no ``sums`` but those that are given.
+        """
+        return FunctionAlgorithm(**functions_of(self, FunctionAlgorithm, "aggregate", changes))
 
 
 class FunctionAlgorithm(Algorithm):
@@ -250,5 +242,4 @@ class FunctionAlgorithm(Algorithm):
 
     @property
     def streamed(self) -> Sums | None:
-        """``sums`` if they are those of ``aggregate``."""
-        return self.sums if self.sums is not None and self.sums.whole == self.aggregate else None
+        return self.sums

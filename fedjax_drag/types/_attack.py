@@ -10,7 +10,7 @@ import jax
 from fedjax_drag.naming import name_of
 from fedjax_drag.types._client_rule import Examined
 from fedjax_drag.types._messages import Batch, Deltas, Params, Uplink
-from fedjax_drag.types._part import Part, undefined
+from fedjax_drag.types._part import Part, forwards, undefined
 
 LossOfModel = Callable[[Params, Any, jax.Array], jax.Array]
 """``(params, x, y) -> mean loss`` of a model on examples."""
@@ -64,25 +64,6 @@ class ForgeFn(Protocol):
 
         Returns:
           The messages that reach the server; those of benign clients keep their bits.
-        """
-        ...
-
-
-@runtime_checkable
-class ForgeForFn(Protocol):
-    """Changes what malicious clients send to one of their neighbours in a graph."""
-
-    def __call__(self, own: Params, others: Deltas, weight: jax.Array, malicious: jax.Array, /) -> Deltas:
-        """Forges the messages that one client receives.
-
-        Args:
-          own: the client's model.
-          others: the models that its neighbours send, ``[D, *p]``.
-          weight: of each neighbour for the client, ``[D]``; 0 where there is none.
-          malicious: the neighbours that attack, bool ``[D]``.
-
-        Returns:
-          The models that reach the client; those of benign neighbours keep their bits.
         """
         ...
 
@@ -199,7 +180,17 @@ class Attack(Part):
         return gradient
 
     def forge_for(self, own: Params, others: Deltas, weight: jax.Array, malicious: jax.Array) -> Deltas:
-        """Forges what each neighbour in a graph receives; see :class:`ForgeForFn`."""
+        """Forges what one client in a graph receives from its malicious neighbours.
+
+        Args:
+          own: the client's model.
+          others: the models that its neighbours send, ``[D, *p]``.
+          weight: of each neighbour for the client, ``[D]``; 0 where there is none.
+          malicious: the neighbours that attack, bool ``[D]``.
+
+        Returns:
+          The models that reach the client; those of benign neighbours keep their bits.
+        """
         del own, weight, malicious
         return others
 
@@ -303,3 +294,13 @@ class FunctionAttack(Attack):
 
     def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
         return malicious if self.active is None else malicious & self.active(round_index)
+
+
+@forwards("inner")
+class WrappedAttack(Attack):
+    """Another attack with something changed: a subclass overrides what differs."""
+
+    @property
+    def inner(self) -> Attack:
+        """The attack inside, by default the field ``attack``."""
+        return self.attack  # type: ignore[attr-defined]

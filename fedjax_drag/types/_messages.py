@@ -80,7 +80,7 @@ class Exchange(NamedTuple):
     Attributes:
       honest: the deltas that all clients have computed, ``[S, *p]``, before malicious ones forge theirs.
       forge: ``(own, others, weight, index) -> others``, what the neighbours of one client send to it, ``index`` ``[D]``
-        being their places in the cohort and the rest as of :class:`ForgeForFn`; None where all receive the same.
+        being their places in the cohort and the rest as of :meth:`Attack.forge_for`; None where all receive the same.
     """
 
     honest: Deltas

@@ -13,6 +13,7 @@ from fedjax_drag import tree
 from fedjax_drag.aggregators import fedavg
 from fedjax_drag.algorithms import from_aggregator, scaffold
 from fedjax_drag.testing._server import round_in_chunks
+from fedjax_drag.types import Aggregator, Sums
 
 COHORT = 7  # two chunks of three and one client by itself
 RTOL, ATOL = 2e-5, 2e-6  # the same terms in float32, added in another order
@@ -57,6 +58,16 @@ def test_sums_do_not_speak_for_another_rule():
     method = from_aggregator(plain)
     assert method.streamed is not None
     assert method._replace(aggregate=lambda *args, **extras: method.aggregate(*args, **extras)).streamed is None
+
+
+def test_sums_that_are_given_are_those_of_the_rule_and_of_the_method():
+    plain = fedavg()
+    sums = plain.streamed
+    assert Aggregator(plain.init, plain.apply, sums=Sums(sums.accumulate, sums.finish)).streamed is not None
+    other = plain._replace(apply=lambda *args, **extras: plain.apply(*args, **extras), sums=sums)
+    assert other.streamed == sums
+    assert plain._replace(needs=frozenset({"round"})).streamed == sums
+    assert from_aggregator(other).streamed is not None
 
 
 @functools.cache

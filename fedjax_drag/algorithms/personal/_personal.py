@@ -37,4 +37,4 @@ class PersonalMethod(TwoSided):
     @property
     def streamed(self) -> Sums | None:
         sums = self.rule.streamed
-        return sums and sums._replace(accumulate=functools.partial(of_uplinks, sums), whole=self.aggregate)
+        return sums and sums._replace(accumulate=functools.partial(of_uplinks, sums))

@@ -10,8 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from fedjax_drag import tree
 from fedjax_drag.data.batching import gather
-from fedjax_drag.simulation.model.model import ModelState
+from fedjax_drag.simulation.program.clients_axis import map_clients
 from fedjax_drag.simulation.program.evaluation import EVALUATION_BATCH
+from fedjax_drag.simulation.run import ClientInput, RoundInput, Run
 from fedjax_drag.types import DISSIMILARITIES, Batch, Deltas, Params
 
 
@@ -70,12 +71,7 @@ def requested(needs: Iterable[str]) -> str | None:
 
 
 def dissimilarity(
-    kind: str,
-    apply: Callable[[Params, ModelState, Any], jax.Array],
-    preprocess: Callable[[Any], Any],
-    over_clients: Callable[..., Any],
-    shared: tuple[Batch, ModelState, Params],
-    clients: tuple[Deltas, jax.Array | Batch, jax.Array, Any],
+    run: Run, kind: str, shared: RoundInput, clients: ClientInput, deltas: Deltas
 ) -> Float[Array, " clients"]:
     """The dissimilarity of a cohort's clients.
 
@@ -86,40 +82,33 @@ def dissimilarity(
     no gradient: an attack that follows the gradient through the server's rule holds the dissimilarities fixed.
 
     This costs one prediction of every example of the cohort by each of two models. Examples are predicted in batches,
-    a client's last being padded, so that at any time only probabilities ``[L, C]`` are kept for the clients that
-    ``over_clients`` runs at once.
+    a client's last being padded, so that at any time only probabilities ``[L, C]`` are kept for the clients that run at
+    once.
 
     Args:
+      run: whose model predicts.
       kind: name of one of :data:`DISTANCES`.
-      apply: ``(params, model_state, x) -> logits``.
-      preprocess: from stored examples to model inputs.
-      over_clients: maps a function of one client over a leading axis, as ``map_clients(batching, mesh, ...)`` does.
-      shared: training examples, state of the model and ``start``.
-      clients: of each client the delta, the examples as ``gather`` takes them, their number, and from where it started,
-        ``()`` for ``start``.
+      shared: of the round.
+      clients: of the cohort.
+      deltas: of each of them ``[S, *p]``.
     """
     distance, largest = DISTANCES[kind]
 
-    def of_client(
-        shared: tuple[Batch, ModelState, Params], entry: tuple[Params, Any, jax.Array, Any]
-    ) -> Float[Array, ""]:
-        (train, state, start), (delta, examples, count, own) = shared, entry
-        start = own if jax.tree.leaves(own) else start
-        start, delta = jax.lax.stop_gradient((start, delta))
-        models = [functools.partial(apply, params, state) for params in (start, tree.move(start, delta))]
-        longest = jax.tree.leaves(examples)[0].shape[0]
-        predict = functools.partial(_predict, models, lambda places: gather(train, examples, places, preprocess))
-        before, after = _in_batches(predict, longest, count)
-        moved = distance(before, after, count)
+    def of_client(shared: RoundInput, entry: tuple[ClientInput, Params]) -> Float[Array, ""]:
+        own, delta = entry
+        start, delta = jax.lax.stop_gradient((shared.seen_by(own).downlink.start, delta))
+        models = [functools.partial(run.model.apply, w, shared.model) for w in (start, tree.move(start, delta))]
+        longest = jax.tree.leaves(own.examples)[0].shape[0]
+        fetch = lambda places: gather(shared.federation.train, own.examples, places, run.model.preprocess)
+        before, after = _in_batches(functools.partial(_predict, models, fetch), longest, own.num_examples)
+        moved = distance(before, after, own.num_examples)
         return jnp.where(jnp.isfinite(moved), moved, largest(before.shape[1]))
 
-    return over_clients(of_client, shared, clients)
+    return map_clients(run.batching, run.mesh, of_client, shared, (clients, deltas))
 
 
 def _predict(
-    models: Sequence[Callable[[Any], jax.Array]],
-    fetch: Callable[[jax.Array], Batch],
-    places: Int[Array, " batch"],
+    models: Sequence[Callable[[Any], jax.Array]], fetch: Callable[[jax.Array], Batch], places: Int[Array, " batch"]
 ) -> list[Float[Array, "batch classes"]]:
     """What each model predicts for the examples at ``places``."""
     x = fetch(places).x

@@ -100,22 +100,12 @@ def aggregate(
 
 def _dissimilarity(run: Run, cohort: Cohort, uplink: Uplink, of_benign: jax.Array | None = None) -> jax.Array:
     """The extra ``dissimilarity`` ``[S]`` of a cohort's messages; of benign clients ``of_benign`` if that is given."""
-    distance = requested(run.algorithm.needs)
-    assert distance is not None
-    shared, (malicious, counts) = cohort.shared, (cohort.clients.malicious, cohort.clients.num_examples)
+    kind, clients = requested(run.algorithm.needs), cohort.clients
+    assert kind is not None
     if of_benign is not None:  # then only malicious clients' models predict
-        counts = jnp.where(malicious, counts, 0)
-    stale = cohort.clients.broadcast is not None  # then each has started from a broadcast of its own
-    starts = jax.vmap(lambda one: shared.seen_by(one).downlink.start)(cohort.clients) if stale else ()
-    found = dissimilarity(
-        distance,
-        run.model.apply,
-        run.model.preprocess,
-        functools.partial(map_clients, run.batching, run.mesh),
-        (shared.federation.train, shared.model, shared.downlink.start),
-        (uplink.delta, cohort.clients.examples, counts, starts),
-    )
-    return found if of_benign is None else jnp.where(malicious, found, of_benign)
+        clients = clients._replace(num_examples=jnp.where(clients.malicious, clients.num_examples, 0))
+    found = dissimilarity(run, kind, cohort.shared, clients, uplink.delta)
+    return found if of_benign is None else jnp.where(clients.malicious, found, of_benign)
 
 
 def forged(run: Run, cohort: Cohort, uplink: Uplink) -> Uplink:

@@ -1,6 +1,7 @@
 """The dissimilarity of predictions: the distances against scipy, and the extra that the engine computes."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,11 @@ import fedjax_drag as fd
 from fedjax_drag.aggregators._clusterguard import clusterguard
 from fedjax_drag.ops.screening import MetricsOnly
 from fedjax_drag.simulation.model.model import ModelState
-from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
+from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.dissimilarity import class_histogram, dissimilarity, flattened, requested
-from fedjax_drag.types import Aggregator, Attack, Batch
+from fedjax_drag.simulation.program.federation import Federation
+from fedjax_drag.simulation.run import ClientInput, RoundInput
+from fedjax_drag.types import Aggregator, Attack, Batch, Downlink
 
 LENGTH, CLASSES, FEATURES = 600, 7, 5
 COUNTS = np.array([600, 1, 251, 250, 40, 3], np.int32)
@@ -83,13 +86,15 @@ def softmax(x):
 @functools.cache
 def compiled(kind, axis="map", chunk=None, on_two=False):
     mesh = Mesh(np.array(jax.devices()), ("clients",)) if on_two else None
-    over_clients = functools.partial(map_clients, ClientBatching(axis, chunk), mesh)
+    model = SimpleNamespace(apply=lambda p, _, x: logits(p, x), preprocess=lambda x: 2 * x)
+    run = SimpleNamespace(model=model, batching=ClientBatching(axis, chunk), mesh=mesh)
 
     @jax.jit
     def found(train, start, deltas, rows, counts):
-        of_model = lambda p, _, x: logits(p, x)
-        shared, clients = (train, ModelState(), start), (deltas, rows, counts, ())
-        return dissimilarity(kind, of_model, lambda x: 2 * x, over_clients, shared, clients)
+        nobody = jnp.zeros(len(counts), bool)
+        federation = Federation(train, rows, counts, nobody, rows[0], counts[0])
+        shared = RoundInput(federation, jax.random.key(0), jnp.int32(0), Downlink(start), ModelState())
+        return dissimilarity(run, kind, shared, ClientInput(jnp.arange(len(counts)), rows, counts, nobody), deltas)
 
     return found
 
