@@ -184,6 +184,21 @@ def mismatch(found: Any, like: Any) -> str:
     return ""
 
 
+def check_returned(function: str, found: Any, like: Any) -> None:
+    """Refuses what a function has returned that differs from ``like`` in structure, shapes or dtypes.
+
+    Args:
+      function: what the message begins with, such as ``attack: poison``.
+      found: arrays or shapes.
+      like: arrays or shapes.
+
+    Raises:
+      ValueError: one line with the first difference.
+    """
+    if difference := mismatch(found, like):
+        raise ValueError(f"{function} returns {difference}")
+
+
 def initial_state(apply: Any, state: State, params: Params, deltas: Deltas, **extras: Any) -> State:
     """``state`` with the shapes that ``apply`` returns.
 

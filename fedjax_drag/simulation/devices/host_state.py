@@ -82,7 +82,8 @@ class RowFile:
             size += -(-int(np.prod(row.shape)) * row.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
         _check_space(size * num_clients)
         self.num_clients, self.size = num_clients, size
-        self._layout = list(zip(starts, like, strict=True))
+        forms, names = [(row.dtype, row.shape) for row in like], [str(place) for place in range(len(like))]
+        self._record = np.dtype({"names": names, "formats": forms, "offsets": starts, "itemsize": size})
         with tempfile.TemporaryFile(prefix="fedjax_drag-") as stream:
             stream.truncate(size * num_clients)
             self._map = mmap.mmap(stream.fileno(), size * num_clients, access=mmap.ACCESS_READ)
@@ -101,12 +102,8 @@ class RowFile:
 
     def views(self, records: Any, number: int) -> list[np.ndarray]:
         """``number`` records, which lie one after another in a buffer, by leaf."""
-        return [
-            np.ndarray(
-                (number, *row.shape), row.dtype, records, start, (self.size, *np.empty(row.shape, row.dtype).strides)
-            )
-            for start, row in self._layout
-        ]
+        whole = np.ndarray(number, self._record, records)
+        return [whole[name] for name in self._record.names or ()]
 
     def read(self, client_ids: np.ndarray) -> np.ndarray:
         """The records of some clients, ``[S, bytes]``."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import operator
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +49,7 @@ class NnxForm:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        return tuple(sorted({variable.get_metadata("tag") for _, variable in _flat(self.rngs.tree)}))
+        return tuple(sorted({variable.get_metadata("tag") for _, variable in nnx.to_flat_state(self.rngs.tree)}))
 
     def init(self, key: PRNGKeyArray) -> tuple[Params, Statistics]:
         """Those that the maker makes; of a module that has parameters zeros, whose place :func:`variables_of` takes."""
@@ -146,8 +145,8 @@ def _graph(module: Any, training: bool, frozen: bool) -> Any:
 
 
 def _filled(like: Any, values: Any) -> Any:
-    """A state like ``like`` with these values."""
-    return _with_values(like, lambda path, _: functools.reduce(operator.getitem, path, values))
+    """A state like ``like`` with these values; made anew, for a variable belongs to the trace in which it was made."""
+    return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(values))
 
 
 def _seeded(like: Any, rngs: Streams) -> Any:
@@ -159,17 +158,4 @@ def _seeded(like: Any, rngs: Streams) -> Any:
         key = rngs.get(variable.get_metadata("tag"), jax.random.key(0))  # in evaluation nothing is drawn from it
         return jax.random.fold_in(key, zlib.crc32("/".join(map(str, path)).encode()))
 
-    return _with_values(like, value)
-
-
-def _with_values(like: Any, value: Callable[[tuple[Any, ...], Any], Any]) -> Any:
-    """A state like ``like`` with ``value(path, variable)`` in the place of every variable's value."""
-    paths = {id(variable): path for path, variable in _flat(like)}
-    variables = jax.tree.leaves(like, is_leaf=lambda node: isinstance(node, nnx.Variable))
-    # Made anew, and not copied: a variable belongs to the trace in which it was made.
-    return jax.tree.unflatten(jax.tree.structure(like), [value(paths[id(one)], one) for one in variables])
-
-
-def _flat(state: Any) -> list[tuple[tuple[Any, ...], Any]]:
-    """The variables of a state with their paths."""
-    return list(nnx.to_flat_state(state))
+    return _filled(like, [value(*one) for one in nnx.to_flat_state(like)])

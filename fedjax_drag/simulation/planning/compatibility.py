@@ -51,8 +51,7 @@ def check_attack(attack: Attack | None, algorithm: Algorithm) -> None:
     malicious = jax.ShapeDtypeStruct((), bool)
     with checks.explained("attack: active", "take a round, int32 and traced, and return a bool"):
         found = jax.eval_shape(attack.attackers, malicious, jax.ShapeDtypeStruct((), jnp.int32))
-    if difference := tree.mismatch(found, malicious):
-        raise ValueError(f"attack: active returns {difference}")
+    tree.check_returned("attack: active", found, malicious)
 
 
 def check_benign(run: Run, message: Uplink) -> None:
@@ -213,8 +212,7 @@ def check_method(algorithm: Algorithm, num_clients: int, cohort_size: int, param
     _check_downlink(downlink, cohort_size, params)
     if algorithm.eligible is not None:
         found = jax.eval_shape(algorithm.eligible, state)
-        if difference := tree.mismatch(found, jax.ShapeDtypeStruct((num_clients,), bool)):
-            raise ValueError(f"eligible of the method: returns {difference}")
+        tree.check_returned("eligible of the method:", found, jax.ShapeDtypeStruct((num_clients,), bool))
     if algorithm.output is not None:
         _check_params("output of the method", jax.eval_shape(algorithm.output, params, state), params)
 

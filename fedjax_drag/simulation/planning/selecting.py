@@ -43,8 +43,7 @@ def check_selection(run: Run) -> None:
         found, before, after = jax.eval_shape(play, federation)
     if difference := tree.mismatch(found.client_ids, ids):
         raise ValueError(f"{name}: select returns client_ids {difference}")
-    if difference := tree.mismatch(after, before):
-        raise ValueError(f"{name}: observe returns {difference}")
+    tree.check_returned(f"{name}: observe", after, before)
     if "selection_weight" in run.algorithm.needs and found.weight is None:
         allowed = "must be one whose weights are known, such as uniform or weighted"
         raise ValueError(f"{name}: {run.algorithm.name} needs weights that make a sum unbiased; {allowed}")

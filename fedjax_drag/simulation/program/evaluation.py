@@ -13,11 +13,11 @@ from fedjax_drag import tree
 from fedjax_drag.data.batching import gather
 from fedjax_drag.kernels.arithmetic import expand
 from fedjax_drag.simulation.devices.model_sharding import num_shares
-from fedjax_drag.simulation.model.model import Model, ModelState
+from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
 from fedjax_drag.simulation.program.federation import HeldOut
-from fedjax_drag.simulation.run import LocalResult
-from fedjax_drag.types import Batch, Clusters, Deltas, Metric, Params
+from fedjax_drag.simulation.run import Cohort, RoundOutcome, Run, RunState
+from fedjax_drag.types import Batch, Deltas, Metric, Params
 
 EVALUATION_BATCH = 250  # bounds the memory of activations; larger was not faster on CPU
 
@@ -50,28 +50,20 @@ class Counts(NamedTuple):
 
 
 def evaluate_model(
-    model: Model,
-    params: Params,
-    state: ModelState,
-    examples: Batch,
-    *,
-    goal: Goal | None = None,
-    mesh: Mesh | None = None,
-    by_class: bool = False,
+    run: Run, params: Params, state: ModelState, examples: Batch, goal: Goal | None = None, by_class: bool = False
 ) -> dict[str, jax.Array]:
     """The model's metrics and ``"loss"`` over all examples.
 
     Args:
-      model: whose mean loss over the examples is ``"loss"``.
+      run: of whose model the mean loss over the examples is ``"loss"``; its devices share the batches.
       params: of the model.
       state: of the model.
       examples: all of them.
       goal: of an attack; the result then has ``"attack_success_rate"`` too, the share of the examples that count for
         which the model predicts what the attacker wants.
-      mesh: devices that share the batches, or None.
       by_class: whether the result also has ``"class_correct"`` and ``"class_examples"``, ``[C]`` int32.
     """
-    number = examples.num_examples
+    model, number = run.model, examples.num_examples
     size = _batch_size(number)
 
     def of_batch(shared: tuple[Params, ModelState, Batch], batch_index: Int[Array, ""]) -> Counts:
@@ -93,14 +85,13 @@ def evaluate_model(
         if goal is None:
             return counts
         returned = goal(x, y, model.num_classes)
-        if difference := tree.mismatch(returned, (x, y)):
-            raise ValueError(f"attack: goal returns {difference}")
+        tree.check_returned("attack: goal", returned, (x, y))
         x, wanted = returned
         targets = real & (wanted != y)
         reached = targets & (model.apply(params, state, x).argmax(-1) == wanted)
         return counts._replace(targets=targets.sum(), reached=reached.sum())
 
-    batches: Counts = _over_batches(of_batch, (params, state, examples), number, mesh)
+    batches: Counts = _over_batches(of_batch, (params, state, examples), number, run.mesh)
     sums: Counts = jax.tree.map(lambda x: x.sum(0), batches)
     metrics: dict[str, Any] = {
         metric.name: metric.result(own) for metric, own in zip(model.metrics, sums.metrics, strict=True)
@@ -128,24 +119,20 @@ def _over_batches(of_batch: Callable[[Any, Any], Any], shared: Any, length: int,
     return map_clients(ClientBatching("map"), mesh, of_batch, shared, jnp.arange(num_batches))
 
 
-def evaluate_clients(
-    model: Model, params: Params, state: ModelState, own: OwnExamples, mesh: Mesh | None, clusters: Clusters | None
-) -> dict[str, jax.Array]:
+def evaluate_clients(run: Run, state: RunState, own: OwnExamples) -> dict[str, jax.Array]:
     """The evaluation of all clients: one pass over their examples, and one sum for each client.
 
     The batches are as long as those of the evaluation on the test set and may hold the examples of several clients.
 
     Args:
-      model: whose predictions are counted.
-      params: of the global model.
-      state: of the model.
+      run: whose model predicts, the global one or that of the client's cluster; its devices share the batches.
+      state: of the run.
       own: of the clients.
-      mesh: devices that share the batches, or None.
-      clusters: models in the place of the global one; None for it.
 
     Returns:
       ``client_<metric>`` ``[M]`` for each of the model's metrics, NaN where a client has no example.
     """
+    model, clusters = run.model, run.algorithm.clusters and run.algorithm.clusters(state.algorithm)
     _, held_out, _ = own
     counts, length = held_out.counts, len(held_out.examples)
     owner = jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
@@ -174,7 +161,7 @@ def evaluate_clients(
         return tuple(metric.update(outputs, batch.y) for metric in metrics)
 
     metrics = tuple(metric for metric in model.metrics if metric.of_clients)
-    added = _over_batches(of_batch, (params, state, own, owner, clusters), length, mesh)
+    added = _over_batches(of_batch, (state.params, state.model, own, owner, clusters), length, run.mesh)
     real = jnp.arange(length) < counts.sum()  # not those after the last client's, in a padded list
 
     def by_client(x: jax.Array) -> jax.Array:
@@ -311,45 +298,28 @@ def attack_metrics(
     }
 
 
-def work_metrics(
-    local: LocalResult,
-    malicious: Bool[Array, " clients"],
-    valid: Bool[Array, " clients"] | None = None,
-    drawn: Bool[Array, " clients"] | None = None,
-    accepted: Bool[Array, " clients"] | None = None,
-    *,
-    may_be_absent: bool = False,
-    may_be_silent: bool = False,
-) -> dict[str, jax.Array]:
+def work_metrics(run: Run, cohort: Cohort, outcome: RoundOutcome) -> dict[str, jax.Array]:
     """Metrics of the local passes of a round, scalars.
 
     ``train_loss``: the mean mini-batch loss of the benign clients whose answer was accepted, NaN if there are none. As
     int32 ``participants``: how many answered; ``local_steps``: the steps of all that worked; ``slowest_steps``: those
     of the one with most, on whom a synchronous round waits. Where clients may be absent also ``drawn``: how many
     worked; and where benign ones may be, ``silent_rounds``: 1 if none answered, ``train_loss`` then being 0.
-
-    Args:
-      local: results with a leading axis ``[S]``.
-      malicious: ``[S]`` bool.
-      valid: which clients answer, ``[S]``; default everybody.
-      drawn: which clients work, ``[S]``; default those that answer.
-      accepted: whose messages are usable, ``[S]``; default everybody's.
-      may_be_absent: whether a client may be missing for another reason than the method's.
-      may_be_silent: whether a round may be without an answer of a benign client.
     """
-    valid = jnp.ones(malicious.shape, bool) if valid is None else valid
-    drawn = valid if drawn is None else drawn
+    local, who, malicious = outcome.local, cohort.who, cohort.clients.malicious
+    valid = jnp.ones(malicious.shape, bool) if who.valid is None else who.valid
+    drawn = valid if who.drawn is None else who.drawn
     benign, steps = ~malicious & valid, jnp.where(drawn, local.steps, 0)
-    counted = benign if accepted is None else benign & accepted
+    counted = benign & outcome.accepted
     metrics = {
         "train_loss": jnp.where(counted, local.loss, 0.0).sum() / counted.sum(),
         "participants": valid.sum(dtype=jnp.int32),
         "local_steps": steps.sum(),
         "slowest_steps": steps.max(),
     }
-    if may_be_absent:
+    if run.may_be_absent:
         metrics["drawn"] = drawn.sum(dtype=jnp.int32)
-    if may_be_silent:
+    if run.may_be_silent:
         silent = ~benign.any()
         metrics["train_loss"] = jnp.where(silent, 0.0, metrics["train_loss"])
         metrics["silent_rounds"] = silent.astype(jnp.int32)

@@ -52,8 +52,7 @@ def fetch(run: Run, shared: RoundInput, own: ClientInput, drawn: Drawn) -> Batch
     if "memory" in attack.needs:
         about["memory"] = shared.memory
     poisoned = attack.poison(key, batch, **about)
-    if difference := tree.mismatch(poisoned, batch):
-        raise ValueError(f"attack: poison returns {difference}")
+    tree.check_returned("attack: poison", poisoned, batch)
     return tree.where(attack.attackers(own.malicious, shared.round), poisoned, batch)
 
 

@@ -326,8 +326,7 @@ def sent(
     if not client.sends:
         return local
     uplink = client.send(shared.key_of("send", own.client_id), local.uplink)
-    if difference := tree.mismatch(uplink, local.uplink):
-        raise ValueError(f"send of the client rule: returns {difference}")
+    tree.check_returned("send of the client rule:", uplink, local.uplink)
     if attack is not None:
         uplink = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, uplink)
     return local._replace(uplink=uplink)

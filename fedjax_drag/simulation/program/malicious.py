@@ -42,8 +42,7 @@ def misled(run: Run, shared: RoundInput, own: ClientInput) -> Misled:
         return {name: value for name, value in told.items() if name in attack.needs}
 
     def chosen(what: str, forged: Any, honest: Any) -> Any:
-        if difference := tree.mismatch(forged, honest):
-            raise ValueError(f"attack: {what} returns {difference}")
+        tree.check_returned(f"attack: {what}", forged, honest)
         return tree.where(attacks, forged, honest)
 
     def loss(losses: Float[Array, " batch"], examined: Examined, batch: Batch, drawn: Drawn) -> Float[Array, " batch"]:

@@ -211,13 +211,7 @@ def evaluation(
     goal: Goal | None = attack.goal if attack and attack.is_targeted and has_labels else None
     if goal is not None and attack is not None and "memory" in attack.needs:
         goal = functools.partial(goal, memory=state.attack)
-    measure = functools.partial(evaluate_model, run.model, state=state.model, mesh=run.mesh)
-    of_test = measure(
-        params=state.params,
-        examples=test,
-        goal=goal,
-        by_class=own is not None and has_labels,
-    )
+    of_test = evaluate_model(run, state.params, state.model, test, goal, by_class=own is not None and has_labels)
     own_names = _measured(run)
     metrics = {f"test_{name}" if name in own_names else name: value for name, value in of_test.items()}
     parts = [(_OUTPUT, output, test, goal)]
@@ -225,11 +219,10 @@ def evaluation(
         parts += [(_VALIDATION, state.params, validation, goal), (_OUTPUT_VALIDATION, output, validation, None)]
     for beginning, params, examples, goal in parts:
         if params is not None:
-            measured = measure(params=params, examples=examples, goal=goal)
+            measured = evaluate_model(run, params, state.model, examples, goal)
             metrics |= {beginning + name: value for name, value in measured.items()}
     if own is not None:
-        clusters = run.algorithm.clusters and run.algorithm.clusters(state.algorithm)
-        metrics |= evaluate_clients(run.model, state.params, state.model, own, run.mesh, clusters)
+        metrics |= evaluate_clients(run, state, own)
     return _everywhere(metrics, run)
 
 

@@ -215,8 +215,7 @@ def _closed(run: Run, before: RunState, cohort: Cohort, outcome: RoundOutcome) -
         metrics["seconds"] = who.seconds
     if arrivals is not None:
         metrics |= {"staleness": arrivals.staleness, "num_too_stale": who.num_too_stale}
-    may_be = {"may_be_absent": run.may_be_absent, "may_be_silent": run.may_be_silent}
-    metrics |= work_metrics(outcome.local, malicious, valid, who.drawn, outcome.accepted, **may_be)
+    metrics |= work_metrics(run, cohort, outcome)
     if attack is not None:
         metrics |= attack_metrics(outcome.benign_sum, update, malicious, of_rule.get("weight"), valid, who.present)
     last_update = update if attack is not None and "last_update" in attack.needs else ()
