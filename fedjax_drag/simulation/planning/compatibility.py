@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.errors
@@ -15,7 +15,6 @@ from jax.core import Tracer
 from fedjax_drag import checks, kinds, tree
 from fedjax_drag.algorithms import TwoSided
 from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery
-from fedjax_drag.compression import Compressor
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.data.normalization import TOKENS
@@ -31,13 +30,38 @@ from fedjax_drag.ops.paths import path_of
 from fedjax_drag.selection import Selection
 from fedjax_drag.simulation.model.forms import LinenForm
 from fedjax_drag.simulation.model.model import IN_TRAINING, Model, ModelState, Statistics, model_name
+from fedjax_drag.simulation.planning.selecting import check_selection
 from fedjax_drag.simulation.program.dissimilarity import requested
 from fedjax_drag.simulation.program.programs import first_downlink
 from fedjax_drag.simulation.run import Run
-from fedjax_drag.types import EXTRAS, Algorithm, Attack, Downlink, Metric, Params, Uplink, WrappedAttack
+from fedjax_drag.types import EXTRAS, Algorithm, Attack, Downlink, Params, Uplink, WrappedAttack
+from fedjax_drag.types._part import value_of
 
 
-def check_attack(attack: Attack | None, algorithm: Algorithm) -> None:
+def check_parts(run: Run, example: Any, target: Any, rows: jax.ShapeDtypeStruct) -> tuple[Params, ModelState]:
+    """Refuses parts that do not fit together; shapes of the trained parameters and of the model's state.
+
+    Args:
+      run: whose parts they are; its numbers are traced.
+      example: shape and dtype of an input of the model ``[1, *input_shape]``.
+      target: the same of a target ``[1, ...]``.
+      rows: the same of the clients' lists of examples ``[M, L]``.
+    """
+    _check_attack(run.attack, run.algorithm)
+    _check_compression(run)
+    params, state, outputs = check_model(run.model, example, target)
+    if requested(run.algorithm.needs) and not hasattr(outputs, "shape"):
+        said = f"compares predicted classes; must not, for outputs {tree.described(outputs, 'B')}"
+        raise ValueError(f"algorithm={run.algorithm.name}: {said}")
+    _check_objective(run.model, outputs, of_length(2, target))
+    if run.augmentation is not None:
+        _check_augmented(value_of(run.augmentation), example, run.batch_length(rows.shape[1]))
+    _check_method(run, params)
+    check_selection(run)
+    return params, state
+
+
+def _check_attack(attack: Attack | None, algorithm: Algorithm) -> None:
     """Refuses an attack that needs what this run does not compute."""
     if attack is None:
         return
@@ -134,22 +158,15 @@ def check_secure_aggregation(
         raise ValueError(f"secure_aggregation=True: {algorithm.name} {reason}; must be {allowed}")
 
 
-def check_objective(loss: Callable[..., Any], metrics: Sequence[Metric], outputs: Any, targets: Any) -> None:
-    """Refuses a loss that is not one number for each example, and metrics that do not take the outputs.
-
-    Args:
-      loss: of outputs and targets.
-      metrics: of these.
-      outputs: shapes of what the model returns for two examples.
-      targets: shapes of theirs.
-    """
+def _check_objective(model: Model, outputs: Any, targets: Any) -> None:
+    """Refuses a loss that is not one number for each of two examples, and metrics that do not take their outputs."""
     taken = f"take outputs {tree.described(outputs, 'B')} and targets {tree.described(targets, 'B')}"
     with checks.explained("loss", f"{taken}, and return one number for each"):
-        shape = jax.eval_shape(loss, outputs, targets)
+        shape = jax.eval_shape(value_of(model.loss), outputs, targets)
     if getattr(shape, "shape", None) != (2,) or not jnp.issubdtype(shape.dtype, jnp.floating):
         returned = f"{shape.dtype}{list(shape.shape)}" if hasattr(shape, "dtype") else type(shape).__name__
         raise ValueError(f"loss: returns {returned} for two examples; must be floating, [2], one number for each")
-    for metric in metrics:
+    for metric in model.metrics:
         with checks.explained(f"metrics: {metric.name}", taken):
             value = jax.eval_shape(metric, outputs, targets)
         if getattr(value, "shape", None) != ():
@@ -161,7 +178,7 @@ def of_length(number: int, arrays: Any) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape[1:]), x.dtype), arrays)
 
 
-def check_augmented(augmentation: Augmentation, example: Any, length: int) -> None:
+def _check_augmented(augmentation: Augmentation, example: Any, length: int) -> None:
     """Refuses an augmentation that changes the shape of a batch.
 
     Args:
@@ -179,9 +196,10 @@ def check_augmented(augmentation: Augmentation, example: Any, length: int) -> No
         raise ValueError(f"{name}: returns {returned} for x of {given}; must return {allowed}")
 
 
-def check_compression(algorithm: Algorithm, uplink: Compressor | None, downlink: Compressor | None) -> None:
+def _check_compression(run: Run) -> None:
     """Refuses to compress what a method does not send, or the broadcasts of one whose clients start elsewhere."""
-    for name, compressor in (("compression", uplink), ("downlink_compression", downlink)):
+    algorithm, downlink = run.algorithm, run.downlink_compression
+    for name, compressor in (("compression", run.compression), ("downlink_compression", downlink)):
         if compressor is not None and algorithm.num_neighbours is not None:
             said = f"is for messages of a server; must be None with algorithm={algorithm.name}, which has none"
             raise ValueError(f"{name}={compressor.name}: {said}")
@@ -192,27 +210,18 @@ def check_compression(algorithm: Algorithm, uplink: Compressor | None, downlink:
         )
 
 
-def check_method(algorithm: Algorithm, num_clients: int, cohort_size: int, params: Params) -> None:
-    """Refuses a method that asks for what no run has, or returns other shapes, which might broadcast without a word.
-
-    Args:
-      algorithm: the method.
-      num_clients: M.
-      cohort_size: S.
-      params: the initial parameters, arrays or shapes.
-
-    Raises:
-      ValueError: one line that says what is allowed.
-    """
+def _check_method(run: Run, params: Params) -> None:
+    """Refuses a method that asks for what no run has, or returns other shapes, which might broadcast without a word."""
+    algorithm = run.algorithm
     for name in sorted(algorithm.needs):
         checks.one_of(f"algorithm={algorithm.name}: needs", name, EXTRAS)
     checks.one_of(f"algorithm={algorithm.name}: split", algorithm.split, ("clients", "coordinates"))
     state = jax.eval_shape(algorithm.init, params)
-    downlink = jax.eval_shape(functools.partial(first_downlink, algorithm, cohort_size), params, state)
-    _check_downlink(downlink, cohort_size, params)
+    downlink = jax.eval_shape(functools.partial(first_downlink, algorithm, run.cohort_size), params, state)
+    _check_downlink(downlink, run.cohort_size, params)
     if algorithm.eligible is not None:
         found = jax.eval_shape(algorithm.eligible, state)
-        tree.check_returned("eligible of the method:", found, jax.ShapeDtypeStruct((num_clients,), bool))
+        tree.check_returned("eligible of the method:", found, jax.ShapeDtypeStruct((run.num_clients,), bool))
     if algorithm.output is not None:
         _check_params("output of the method", jax.eval_shape(algorithm.output, params, state), params)
 

@@ -17,7 +17,6 @@ import numpy as np
 import psutil
 from jax.sharding import Mesh
 
-from fedjax_drag import tree
 from fedjax_drag.clients import sgd
 from fedjax_drag.data.batching import epoch_steps, gather
 from fedjax_drag.data.malicious import choose_malicious
@@ -30,21 +29,14 @@ from fedjax_drag.simulation.model.forms import form_of
 from fedjax_drag.simulation.model.model import Model, ModelState
 from fedjax_drag.simulation.options import span
 from fedjax_drag.simulation.planning.compatibility import (
-    check_attack,
-    check_augmented,
-    check_compression,
     check_jit,
-    check_method,
-    check_model,
-    check_objective,
+    check_parts,
     check_secure_aggregation,
     check_sign,
     check_tokens,
-    of_length,
     refusing_tokens,
 )
 from fedjax_drag.simulation.planning.outline import by_shape, with_message_bytes
-from fedjax_drag.simulation.planning.selecting import check_selection
 from fedjax_drag.simulation.planning.spending import check_statistics
 from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.dissimilarity import requested
@@ -53,7 +45,7 @@ from fedjax_drag.simulation.program.server import resolve_statistics
 from fedjax_drag.simulation.run import FULL, Run
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Algorithm, Attack, Batch, Params
-from fedjax_drag.types._part import as_part, told, value_of
+from fedjax_drag.types._part import as_part, told
 
 MOST_AT_ONCE = 512
 """Clients at once under ``"auto"``: enough to occupy any accelerator; more need memory that grows with the cohort."""
@@ -201,24 +193,9 @@ def run_of(settings: Settings, devices: Devices | None = None) -> Run:
 
 @by_shape
 def _checked(run: Run, example: Any, target: Any, rows: jax.ShapeDtypeStruct) -> tuple[Params, ModelState]:
-    """Checks of the parts of a run on their shapes; those of the trained parameters and of the model's state."""
+    """:func:`~fedjax_drag.simulation.planning.compatibility.check_parts`, with traced numbers."""
     found: list[Any] = []
-
-    def check(run: Run) -> None:
-        check_attack(run.attack, run.algorithm)
-        check_compression(run.algorithm, run.compression, run.downlink_compression)
-        params, state, outputs = check_model(run.model, example, target)
-        if requested(run.algorithm.needs) and not hasattr(outputs, "shape"):
-            said = f"compares predicted classes; must not, for outputs {tree.described(outputs, 'B')}"
-            raise ValueError(f"algorithm={run.algorithm.name}: {said}")
-        check_objective(value_of(run.model.loss), run.model.metrics, outputs, of_length(2, target))
-        if run.augmentation is not None:
-            check_augmented(value_of(run.augmentation), example, run.batch_length(rows.shape[1]))
-        check_method(run.algorithm, run.num_clients, run.cohort_size, params)
-        check_selection(run)
-        found.append((params, state))
-
-    jax.eval_shape(check, run)
+    jax.eval_shape(lambda run: found.append(check_parts(run, example, target, rows)), run)
     return found[0]
 
 
