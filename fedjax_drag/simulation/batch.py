@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 
 from fedjax_drag import checks
 from fedjax_drag.simulation.cells import (
-    Cells,
     Examples,
     Over,
     advance_cells,
@@ -37,7 +36,7 @@ from fedjax_drag.simulation.planning.spending import Spent, spent_by
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.programs import TIMED_STEPS
 from fedjax_drag.simulation.result import Result
-from fedjax_drag.simulation.run import Run, RunState
+from fedjax_drag.simulation.run import Inputs, Run, RunState
 from fedjax_drag.simulation.runner import Evaluation
 from fedjax_drag.simulation.settings import Settings
 
@@ -81,7 +80,7 @@ class BatchSimulation:
     """
 
     settings: Sequence[Settings]
-    cells: tuple[Cells, ...]
+    cells: tuple[Inputs, ...]
     examples: Examples
     over: Over
     width: int
@@ -140,8 +139,8 @@ class BatchSimulation:
         if not self.settings[0].time_clients:
             return None
         run, federation, key = self.cells[0]
-        federation, state = federation._replace(train=self.examples[0]), programs.init(run, key, None)
-        return measure_seconds(programs.client, run, federation, key, state) / TIMED_STEPS
+        first, state = Inputs(run, federation._replace(train=self.examples[0]), key), programs.init(run, key, None)
+        return measure_seconds(programs.client, first, state) / TIMED_STEPS
 
     def run(
         self,

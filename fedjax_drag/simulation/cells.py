@@ -1,7 +1,7 @@
-"""Cells of a batch: the inputs in which runs differ, stacked, and the programs of all of them.
+"""Inputs of a batch: the inputs in which runs differ, stacked, and the programs of all of them.
 
 The runs of all cells are stacked: a cell's numbers (a rule's ``c``, a step size, the strength of an attack) are rows of
-the program's inputs, as are its random key, its clients' index lists and its malicious clients. Cells can share a
+the program's inputs, as are its random key, its clients' index lists and its malicious clients. Inputs can share a
 program exactly if their runs have the same ``jax.tree.structure``, and they share one copy of the examples.
 """
 
@@ -28,27 +28,13 @@ from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clie
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.own_models import evaluate_own_models
 from fedjax_drag.simulation.program.programs import Metrics, Totals, has_own_models, own_examples
-from fedjax_drag.simulation.run import Run, RunState
+from fedjax_drag.simulation.run import Inputs, Run, RunState
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Batch
 
 Examples = tuple[Batch, tuple[Batch, Batch | None], Batch | None, Batch | None]
 """What all cells share: training examples; test and validation examples; those that clients are evaluated on, and those
 that their models are adapted to before that, None for nothing."""
-
-
-class Cells(NamedTuple):
-    """The inputs in which cells differ; every leaf has a leading axis ``[C]``.
-
-    Attributes:
-      run: what is computed.
-      federation: without its training examples.
-      key: from which all randomness is derived.
-    """
-
-    run: Run
-    federation: Federation
-    key: Any
 
 
 class Over(NamedTuple):
@@ -68,7 +54,7 @@ class Over(NamedTuple):
         return out if self.mesh is None else jax.lax.with_sharding_constraint(out, share_of(self.mesh))
 
 
-def _init_cells(over: Over, cells: Cells, given: Start | None) -> RunState:
+def _init_cells(over: Over, cells: Inputs, given: Start | None) -> RunState:
     """The states before the first round, from the same start ``given`` or from what each cell draws."""
     return over(lambda given, cell: programs.start(cell.run, cell.key, given), given, cells)
 
@@ -80,14 +66,14 @@ def init_cells(platform: str) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnames="states")
 def advance_cells(
-    over: Over, train: Batch, cells: Cells, states: RunState, totals: Totals, stop: Any
+    over: Over, train: Batch, cells: Inputs, states: RunState, totals: Totals, stop: Any
 ) -> tuple[RunState, Metrics, Totals]:
     """Rounds of every cell up to ``stop``; see :func:`~fedjax_drag.simulation.program.programs.rounds`."""
 
-    def one(shared: Any, entry: tuple[Cells, RunState, Totals]) -> tuple[RunState, Metrics, Totals]:
+    def one(shared: Any, entry: tuple[Inputs, RunState, Totals]) -> tuple[RunState, Metrics, Totals]:
         (train, start, stop), (cell, state, totals) = shared, entry
-        federation = cell.federation._replace(train=train)
-        return programs.rounds(cell.run, federation, cell.key, state._replace(round=start), totals, stop)
+        cell = cell._replace(federation=cell.federation._replace(train=train))
+        return programs.rounds(cell, state._replace(round=start), totals, stop)
 
     # All cells are in the same round. Given once for all, it keeps the loop over rounds free of selections.
     return over(one, (train, states.round[0], stop), (cells, states, totals))
@@ -96,7 +82,7 @@ def advance_cells(
 @functools.partial(jax.jit, static_argnums=0)
 def evaluate_cells(
     over: Over,
-    cells: Cells,
+    cells: Inputs,
     states: RunState,
     held_out: tuple[Batch, Batch | None],
     own: Batch | None,
@@ -104,12 +90,12 @@ def evaluate_cells(
 ) -> dict[str, jax.Array]:
     """The evaluation of every cell; of the last arguments see :data:`Examples`."""
 
-    def one(shared: Any, entry: tuple[Cells, RunState]) -> dict[str, jax.Array]:
+    def one(shared: Any, entry: tuple[Inputs, RunState]) -> dict[str, jax.Array]:
         ((test, validation), own, adapted_to), (cell, state) = shared, entry
-        run, federation = cell.run, cell.federation._replace(train=adapted_to, client_test=own)
-        metrics = programs.evaluation(run, state, test, validation, own_examples(federation, state))
-        if has_own_models(run, federation):
-            metrics |= evaluate_own_models(run, federation, cell.key, state, jnp.arange(run.num_clients))
+        cell = cell._replace(federation=cell.federation._replace(train=adapted_to, client_test=own))
+        metrics = programs.evaluation(cell.run, state, test, validation, own_examples(cell.federation, state))
+        if has_own_models(cell):
+            metrics |= evaluate_own_models(cell, state, jnp.arange(cell.run.num_clients))
         return metrics
 
     return over(one, (held_out, own, adapted_to), (cells, states))
@@ -117,7 +103,7 @@ def evaluate_cells(
 
 def gathered(
     settings: Sequence[Settings], width: int | None, cells_axis: str, mesh: Mesh | None, devices: Devices | None = None
-) -> tuple[tuple[Cells, ...], Over, int]:
+) -> tuple[tuple[Inputs, ...], Over, int]:
     """The cells of a batch on the host, each without an axis, the way over them, and how many of them run at a time.
 
     Args:
@@ -139,7 +125,7 @@ def gathered(
         raise ValueError("cells differ in more than numbers, seeds and the split of the data: cannot be one program")
     federations = _padded([federate(one)._replace(train=(), client_test=None) for one in settings])
     keys = (jax.random.key(one.seed) for one in settings)
-    return tuple(map(Cells, runs, federations, keys)), Over(ClientBatching(cells_axis), mesh), width
+    return tuple(map(Inputs, runs, federations, keys)), Over(ClientBatching(cells_axis), mesh), width
 
 
 def likeness(settings: Settings, run: Run | None = None) -> Hashable:
@@ -167,9 +153,10 @@ def likeness(settings: Settings, run: Run | None = None) -> Hashable:
     return structure, tuple(map(shape_of, leaves)), absent, told, start, tuple(same)
 
 
-def outlines_of(cells: Sequence[Cells], train: Any) -> tuple[Outline, ...]:
+def outlines_of(cells: Sequence[Inputs], train: Any) -> tuple[Outline, ...]:
     """What is known of each cell's run from shapes."""
-    return tuple(outline(cell.run, cell.federation._replace(train=train), cell.key, DEVICE) for cell in cells)
+    with_examples = (cell._replace(federation=cell.federation._replace(train=train)) for cell in cells)
+    return tuple(outline(cell, DEVICE) for cell in with_examples)
 
 
 def examples_of(first: Settings) -> Examples:
@@ -179,7 +166,7 @@ def examples_of(first: Settings) -> Examples:
     return data.train, (data.test, data.validation), own, data.train if adapts else None
 
 
-def shapes_of(cell: Cells, width: int, sharding: Any) -> Cells:
+def shapes_of(cell: Inputs, width: int, sharding: Any) -> Inputs:
     """Shapes of so many cells like this one."""
     like = outlined(jax.tree.map(stacked, cell), sharding)
     return jax.tree.map(lambda x: x.update(shape=(width, *x.shape[1:])), like)
@@ -187,7 +174,7 @@ def shapes_of(cell: Cells, width: int, sharding: Any) -> Cells:
 
 def lower_cells(
     over: Over,
-    cells: Cells,
+    cells: Inputs,
     examples: Examples,
     given: Start | None,
     shapes: RunState,

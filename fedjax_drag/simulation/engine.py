@@ -38,7 +38,7 @@ from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.progress import Progress, has_bars
 from fedjax_drag.simulation.result import Result
-from fedjax_drag.simulation.run import Run, RunState
+from fedjax_drag.simulation.run import Inputs, Run, RunState
 from fedjax_drag.simulation.runner import Evaluation, Simulation
 from fedjax_drag.simulation.settings import Arguments, Settings, SimulateArguments, as_algorithm
 from fedjax_drag.types import Aggregator, Algorithm
@@ -81,18 +81,18 @@ def trace(asked: Settings) -> Simulation:
         processes.check_same("data", (on_host, asked.data.test, asked.data.validation, asked.seed))
     if asked.client_state == DISK and jax.process_count() > 1:
         raise ValueError(f"client_state={DISK!r}: needs a run of one process; 'host' goes with several")
-    run, federation, (test, validation), key = _placed(asked, run, on_host, mesh)
-    known = outline(run, federation, key, asked.client_state)
+    inputs, (test, validation) = _placed(asked, run, on_host, mesh)
+    known = outline(inputs, asked.client_state)
     given = initial_params.given(asked.initial_params, known.shapes, asked.model)
     if mesh is not None and mesh.is_multi_process:
         processes.check_same("initial_params", given)
     simulation = Simulation(
-        spec=run,
+        spec=inputs.run,
         outline=known,
-        federation=federation,
+        federation=inputs.federation,
         test=test,
         validation=validation,
-        key=key,
+        key=inputs.key,
         given=given,
         num_rounds=asked.num_rounds,
         eval_every=asked.eval_every,
@@ -113,8 +113,8 @@ def _placed(
     mesh: Mesh | None,
     put: Callable[..., Any] = place_data,
     elsewhere: Any = None,
-) -> tuple[Run, Federation, Any, Any]:
-    """The run, its federation, its test and validation examples and its key on the devices.
+) -> tuple[Inputs, Any]:
+    """The inputs of a run, and its test and validation examples, on the devices.
 
     Args:
       asked: of the run.
@@ -149,7 +149,7 @@ def _placed(
     train = put(on_host.train, *where)
     held_out = asked.data.test, asked.data.validation
     federation, held_out, key = put((on_host._replace(train=()), held_out, jax.random.key(asked.seed)), everyone)
-    return run, federation._replace(train=train), held_out, key
+    return Inputs(run, federation._replace(train=train), key), held_out
 
 
 def _specs(asked: Settings, run: Run, mesh: Mesh | None) -> Specs:
@@ -306,9 +306,9 @@ def lower_settings(asked: Settings, devices: Devices | None = None) -> LoweredRu
     """
     on_host, run = federate(asked), run_of(asked, devices)
     mesh = mesh_of(asked, run) if devices is None else resolve_mesh(asked.mesh, asked.cohort_size, devices)
-    run, federation, held_out, key = _placed(asked, run, on_host, mesh, outlined, first_of(devices))
-    known = outline(run, federation, key, asked.client_state)
-    return LoweredRun(lowered(run, known, federation, held_out, key), known, mesh, run.batching)
+    inputs, held_out = _placed(asked, run, on_host, mesh, outlined, first_of(devices))
+    known = outline(inputs, asked.client_state)
+    return LoweredRun(lowered(inputs, known, held_out), known, mesh, run.batching)
 
 
 def first_of(devices: Devices | None) -> Any:

@@ -132,6 +132,20 @@ class Run(Part):
         return {"reject_nonfinite": self.reject_nonfinite, **told}
 
 
+class Inputs(NamedTuple):
+    """What the programs of a run are given beside its state; of the cells of a batch, with a leading axis ``[C]``.
+
+    Attributes:
+      run: what is computed.
+      federation: the data.
+      key: from which all randomness is derived.
+    """
+
+    run: Run
+    federation: Federation
+    key: PRNGKeyArray
+
+
 class ClientRows(NamedTuple):
     """What the engine keeps for every client from round to round, beside the state of the method.
 
@@ -223,10 +237,10 @@ class RoundInput(NamedTuple):
     last_update: Any = ()
 
     @classmethod
-    def before(cls, federation: Federation, key: PRNGKeyArray, state: RunState) -> "RoundInput":
+    def before(cls, inputs: Inputs, state: RunState) -> "RoundInput":
         """That of the next round, before its broadcast."""
         kept = {"memory": state.attack, "last_update": state.last_update}
-        return cls(federation, key, state.round, Downlink(state.params), state.model, **kept)
+        return cls(inputs.federation, inputs.key, state.round, Downlink(state.params), state.model, **kept)
 
     def key_of(self, purpose: str, client_id: Any = None) -> PRNGKeyArray:
         """The random key of a purpose in the round; of one client, if that is given."""

@@ -28,7 +28,7 @@ from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.programs import TIMED_STEPS, has_own_models, own_examples
 from fedjax_drag.simulation.result import Result
-from fedjax_drag.simulation.run import Run, RunState
+from fedjax_drag.simulation.run import Inputs, Run, RunState
 from fedjax_drag.types import Batch
 
 
@@ -87,6 +87,11 @@ class Simulation:
     criterion: Criterion
 
     @property
+    def inputs(self) -> Inputs:
+        """What its programs are given beside the state."""
+        return Inputs(self.spec, self.federation, self.key)
+
+    @property
     def shapes(self) -> RunState:
         """Shapes and dtypes of a state."""
         return self.outline.shapes
@@ -114,7 +119,7 @@ class Simulation:
     @functools.cached_property
     def lowered(self) -> Lowered:
         """The programs for rounds and for the evaluation, traced."""
-        return lowered(self.spec, self.outline, self.federation, (self.test, self.validation), self.key)
+        return lowered(self.inputs, self.outline, (self.test, self.validation))
 
     def run(self, callbacks: Sequence[Callable[[Evaluation], Any]] = (), initial: RunState | None = None) -> Result:
         """Compiles, then runs to the last round, or to the first evaluation after which it is to end.
@@ -202,15 +207,15 @@ class Simulation:
         if self.outline.rows_on != DEVICE:
             state = host_state.take(state, np.arange(self.spec.cohort_size), None)
         alone = dataclasses.replace(self.spec, mesh=None, shard_data=False)
-        return measure_seconds(programs.client, alone, federation, key, state) / TIMED_STEPS
+        return measure_seconds(programs.client, Inputs(alone, federation, key), state) / TIMED_STEPS
 
     def _advance(self, state: RunState, totals: Any, stop: Any, *selected: Selected) -> tuple[RunState, Any, Any]:
-        return programs.advance(self.spec, self.federation, self.key, state, totals, stop, *selected)
+        return programs.advance(self.inputs, state, totals, stop, *selected)
 
     def _advance_cohort(self, state: RunState, totals: Any, stop: Any) -> tuple[RunState, Any, Any]:
         """One round, for which the rows of its cohort travel to the device and back."""
         without_rows = per_client.without_rows(state)
-        selected = programs.draw(self.spec, self.federation, self.key, without_rows)
+        selected = programs.draw(self.inputs, without_rows)
         client_ids = np.asarray(selected.client_ids)
         cohort = host_state.take(state, client_ids, self.outline.shardings)
         after, metrics, totals = self._advance(cohort, totals, stop, selected)
@@ -219,11 +224,11 @@ class Simulation:
     def _evaluate(self, state: RunState) -> dict[str, jax.Array]:
         own = own_examples(self.federation, state)
         metrics = programs.evaluate(self.spec, per_client.without_rows(state), self.test, self.validation, own)
-        if not has_own_models(self.spec, self.federation):
+        if not has_own_models(self.inputs):
             return metrics
         if self.outline.rows_on == DEVICE:
             clients = np.arange(self.spec.num_clients, dtype=np.int32)
-            return metrics | programs.evaluate_own(self.spec, self.federation, self.key, state, clients)
+            return metrics | programs.evaluate_own(self.inputs, state, clients)
         return metrics | self._evaluate_own_by_cohorts(state)
 
     def _evaluate_own_by_cohorts(self, state: RunState) -> dict[str, np.ndarray]:
@@ -233,7 +238,7 @@ class Simulation:
         for begin in range(0, number, size):
             clients = np.minimum(np.arange(begin, begin + size, dtype=np.int32), number - 1)
             cohort = host_state.take(state, clients, self.outline.shardings)
-            parts.append(jax.device_get(programs.evaluate_own(self.spec, self.federation, self.key, cohort, clients)))
+            parts.append(jax.device_get(programs.evaluate_own(self.inputs, cohort, clients)))
         return {name: np.concatenate([part[name] for part in parts])[:number] for name in parts[0]}
 
     def initial_state(self) -> RunState:

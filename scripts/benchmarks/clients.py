@@ -89,6 +89,6 @@ def contestants(model: nn.Module, data: FederatedDataset, batch_size: int) -> tu
 
 def local_steps(simulation: fd.simulation.Simulation) -> Callable[[], Any]:
     """A compiled function that takes :data:`STEPS` local steps of one client by itself."""
-    inputs = simulation.spec, simulation.federation, simulation.key, simulation.initial_state()
+    inputs = simulation.inputs, simulation.initial_state()
     jax.block_until_ready(client(*inputs))
     return lambda: jax.block_until_ready([client(*inputs) for _ in range(STEPS // TIMED_STEPS)])

@@ -111,8 +111,7 @@ def engine_rounds(
     def more_rounds() -> Any:
         nonlocal state
         stop = np.int32(int(state.round) + rounds)
-        told = simulation.spec, simulation.federation, simulation.key
-        state, *_ = advance(*told, state, no_totals(simulation.spec), stop)
+        state, *_ = advance(simulation.inputs, state, no_totals(simulation.spec), stop)
         return jax.block_until_ready(state)
 
     return more_rounds

@@ -21,7 +21,7 @@ from fedjax_drag.simulation.planning.compatibility import check_benign
 from fedjax_drag.simulation.program import programs
 from fedjax_drag.simulation.program.federation import Federation, lists_of
 from fedjax_drag.simulation.program.programs import client, first_message, has_own_models, own_examples
-from fedjax_drag.simulation.run import Run, RunState
+from fedjax_drag.simulation.run import Inputs, Run, RunState
 from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
 from fedjax_drag.types._messages import client_params
 
@@ -213,19 +213,17 @@ class Outline(NamedTuple):
     rows_on: str
 
 
-def outline(run: Run, federation: Federation, key: Any, client_state: str) -> Outline:
+def outline(inputs: Inputs, client_state: str) -> Outline:
     """The outline of a run.
 
     Args:
-      run: what is computed.
-      federation: its data, arrays or shapes.
-      key: of the run, an array or a shape.
+      inputs: of the run, arrays or shapes.
       client_state: where the rows of the clients' state are to be.
 
     Raises:
       ValueError: if the attack changes what benign clients send.
     """
-    shapes, messages, cost = _facts(run, federation, key)
+    run, (shapes, messages, cost) = inputs.run, _facts(inputs)
     bytes_down, bytes_up = traffic(run, messages)
     cost = cost._replace(bytes_down=bytes_down, bytes_up=bytes_up)
     check_benign(run, messages.uplink)
@@ -243,27 +241,28 @@ def with_message_bytes(run: Run, data: FederatedDataset) -> Run:
     nobody: list[Any] = [np.zeros(data.num_clients, bool), np.zeros(0, np.int32), np.int32(0)]
     arrays: list[Any] = [data.train, *lists_of(data), *nobody]
     told = lambda *numbers: dataclasses.replace(run, message_bytes=np.array(numbers, np.float32))
-    cost = outline(told(0, 0), Federation(*arrays), jax.random.key(0), DEVICE).cost
+    cost = outline(Inputs(told(0, 0), Federation(*arrays), jax.random.key(0)), DEVICE).cost
     return told(cost.bytes_down, cost.bytes_up)
 
 
 @by_shape
-def _facts(run: Run, federation: Federation, key: Any) -> tuple[RunState, Messages, ClientCost]:
-    def messages_of(run: Run, federation: Federation, key: Any, state: RunState) -> Messages:
+def _facts(inputs: Inputs) -> tuple[RunState, Messages, ClientCost]:
+    def messages_of(inputs: Inputs, state: RunState) -> Messages:
+        run, federation, _ = inputs
         downlink, own = first_message(run.algorithm, run.cohort_size, state.params, state.algorithm)
         length = run.batch_length(federation.rows.shape[1])
         batch = gather(federation.train, federation.rows[0], jnp.zeros(length, jnp.int32), run.model.preprocess)
-        uplink = client(run, federation, key, state).uplink
+        uplink = client(inputs, state).uplink
         travels = () if run.statistics in ("frozen", "local") else state.model.statistics
         return Messages(downlink._replace(own=own), batch, uplink, travels)
 
-    shapes = jax.eval_shape(programs.start, run, key)
-    messages = jax.eval_shape(messages_of, run, federation, key, shapes)
+    shapes = jax.eval_shape(programs.start, inputs.run, inputs.key)
+    messages = jax.eval_shape(messages_of, inputs, shapes)
     found: list[ClientCost] = []
     kept = shapes.clients.own
     own = jax.eval_shape(lambda rows: jax.tree.map(lambda x: x[0], rows), kept.rows if kept != () else ())
     one = messages.downlink, messages.batch, messages.uplink, own
-    jax.eval_shape(lambda client: found.append(client_cost(client, *one)), run.algorithm.client)
+    jax.eval_shape(lambda client: found.append(client_cost(client, *one)), inputs.run.algorithm.client)
     return shapes, messages, found[0]
 
 
@@ -274,18 +273,15 @@ def _received(run: Run, shapes: RunState, rows_on: str) -> RunState:
     return jax.eval_shape(per_client.gather, shapes, jax.ShapeDtypeStruct((run.cohort_size,), jnp.int32))
 
 
-def lowered(
-    run: Run, outline: Outline, federation: Federation, held_out: tuple[Batch, Batch | None], key: Any
-) -> Lowered:
+def lowered(inputs: Inputs, outline: Outline, held_out: tuple[Batch, Batch | None]) -> Lowered:
     """The programs of a run, traced for its shapes.
 
     Args:
-      run: what is computed.
+      inputs: of the run, on the devices, arrays or shapes.
       outline: of the run.
-      federation: on the devices, arrays or shapes.
       held_out: test and validation examples on the devices; None for the latter where there are none.
-      key: on the devices.
     """
+    run, federation, key = inputs
     # Arrays on the default device may be on another one later; shapes are for the device that they name.
     shared = everywhere(run.mesh) if isinstance(key, jax.Array) else key.sharding
 
@@ -302,11 +298,10 @@ def lowered(
     totals = on_devices(programs.no_totals(run))
     clients = np.arange(run.num_clients if outline.rows_on == DEVICE else run.cohort_size, dtype=np.int32)
     evaluate = programs.evaluate.lower(run, without_rows, *held_out, own)
-    own_models = has_own_models(run, federation)
-    evaluate_own = programs.evaluate_own.lower(run, federation, key, state, clients) if own_models else None
+    evaluate_own = programs.evaluate_own.lower(inputs, state, clients) if has_own_models(inputs) else None
     drawn, draw = (), None
     if outline.rows_on != DEVICE:
-        drawn = (on_devices(jax.eval_shape(programs.draw, run, federation, key, without_rows)),)
-        draw = programs.draw.lower(run, federation, key, without_rows)
-    advance = programs.advance.lower(run, federation, key, state, totals, np.int32(1), *drawn)
+        drawn = (on_devices(jax.eval_shape(programs.draw, inputs, without_rows)),)
+        draw = programs.draw.lower(inputs, without_rows)
+    advance = programs.advance.lower(inputs, state, totals, np.int32(1), *drawn)
     return Lowered(advance, evaluate, draw, evaluate_own)

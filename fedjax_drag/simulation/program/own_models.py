@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Int
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.clients import sgd
@@ -14,33 +14,30 @@ from fedjax_drag.simulation.devices.model_sharding import num_shares
 from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.program.clients_axis import ClientBatching, map_clients
 from fedjax_drag.simulation.program.evaluation import EVALUATION_BATCH, summed
-from fedjax_drag.simulation.program.federation import Federation, HeldOut
+from fedjax_drag.simulation.program.federation import HeldOut
 from fedjax_drag.simulation.program.keys import stream
 from fedjax_drag.simulation.program.local import client_pass, step_size_of
-from fedjax_drag.simulation.run import ClientInput, RoundInput, Run, RunState
+from fedjax_drag.simulation.run import ClientInput, Inputs, RoundInput, Run, RunState
 from fedjax_drag.types import Adaptation, Downlink, Params
 
 OWN = "own_"
 """What the names of metrics of clients' own models begin with."""
 
 
-def evaluate_own_models(
-    run: Run, federation: Federation, key: PRNGKeyArray, state: RunState, client_ids: Int[Array, " clients"]
-) -> dict[str, jax.Array]:
+def evaluate_own_models(inputs: Inputs, state: RunState, client_ids: Int[Array, " clients"]) -> dict[str, jax.Array]:
     """The model's metrics of each client's own model.
 
     Clients run as many at a time as in a round.
 
     Args:
-      run: whose method has own models.
-      federation: with held-out examples.
-      key: of the run.
+      inputs: of a run whose method has own models, with held-out examples.
       state: with the rows of all clients, or of these alone.
       client_ids: whose models, ``[N]``.
 
     Returns:
       ``own_<metric>`` ``[N]`` for each metric of the model that is one of clients, NaN where a client has no example.
     """
+    run, federation, key = inputs
     own_model, adaptation = run.algorithm.own_model, run.algorithm.adaptation
     assert own_model is not None
     assert federation.evaluated is not None

@@ -32,6 +32,7 @@ from fedjax_drag.simulation.run import (
     Broadcast,
     ClientInput,
     ClientRows,
+    Inputs,
     LocalResult,
     RoundInput,
     Run,
@@ -151,21 +152,16 @@ def _models(run: Run, key: PRNGKeyArray, params: Params, given: Start | None) ->
 
 
 def rounds(
-    run: Run,
-    federation: Federation,
-    key: PRNGKeyArray,
-    state: RunState,
-    totals: Totals,
-    stop: Int[Array, ""],
-    selected: Selected | None = None,
+    inputs: Inputs, state: RunState, totals: Totals, stop: Int[Array, ""], selected: Selected | None = None
 ) -> tuple[RunState, Metrics, Totals]:
     """Rounds up to ``stop``: the state, the metrics of the last of them, and the totals continued from ``totals``.
 
     With the cohort of a round that is ``selected`` already, it is the next one alone.
     """
+    run = inputs.run
 
     def one(state: RunState, scratch: Any = None) -> tuple[RunState, Metrics, Any]:
-        after, metrics, scratch = one_round(run, federation, key, state, scratch, selected)
+        after, metrics, scratch = one_round(inputs, state, scratch, selected)
         # Per-client metrics have no fixed shape in the state: they leave through the history alone.
         reported = {name: x for name, x in metrics.items() if run.diagnostics or not jnp.ndim(x)}
         return tree.cast_like(after, state), reported, scratch
@@ -227,34 +223,32 @@ def evaluation(
 
 
 @jax.jit
-def client(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState) -> LocalResult:
+def client(inputs: Inputs, state: RunState) -> LocalResult:
     """:data:`TIMED_STEPS` local steps of the federation's first client, without an attack."""
+    run, federation, key = inputs
     run = dataclasses.replace(run, attack=None, local_steps=TIMED_STEPS, local_epochs=None, deadline=None)
     downlink, own = first_message(run.algorithm, run.cohort_size, state.params, state.algorithm)
     row, count = jax.tree.map(lambda x: x[0], (federation.rows, federation.counts))
     first = ClientInput(jnp.arange(run.cohort_size)[0], row, count, jnp.zeros((), bool), own)
-    return client_pass(
-        run, run.algorithm.client, RoundInput(federation, key, state.round, downlink, state.model), first
-    )
+    shared = RoundInput(federation, key, state.round, downlink, state.model)
+    return client_pass(run, run.algorithm.client, shared, first)
 
 
 @jax.jit
-def evaluate_own(
-    run: Run, federation: Federation, key: PRNGKeyArray, state: RunState, client_ids: Int[Array, " clients"]
-) -> dict[str, jax.Array]:
+def evaluate_own(inputs: Inputs, state: RunState, client_ids: Int[Array, " clients"]) -> dict[str, jax.Array]:
     """Metrics of the own models of some clients; see :func:`evaluate_own_models`."""
-    return _everywhere(evaluate_own_models(run, federation, key, state, client_ids), run)
+    return _everywhere(evaluate_own_models(inputs, state, client_ids), inputs.run)
 
 
-def has_own_models(run: Run, federation: Federation) -> bool:
+def has_own_models(inputs: Inputs) -> bool:
     """Whether clients' own models are evaluated."""
-    return run.algorithm.own_model is not None and federation.held_out is not None
+    return inputs.run.algorithm.own_model is not None and inputs.federation.held_out is not None
 
 
 @jax.jit
-def draw(run: Run, federation: Federation, key: PRNGKeyArray, state: RunState) -> Selected:
+def draw(inputs: Inputs, state: RunState) -> Selected:
     """The cohort of the next round, of a state without rows of clients."""
-    shared = RoundInput.before(federation, key, state)
+    run, shared = inputs.run, RoundInput.before(inputs, state)
     drawable, _ = who_can_be_drawn(run, shared, state)
     return _everywhere(choose_cohort(run, shared, state, drawable), run)
 

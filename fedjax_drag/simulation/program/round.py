@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import per_client, tree
 from fedjax_drag.algorithms import TwoSided
@@ -20,26 +20,19 @@ from fedjax_drag.simulation.program.examples import losses_of, rehearsed
 from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import client_pass, step_size_of
 from fedjax_drag.simulation.program.server import stack, stream
-from fedjax_drag.simulation.run import Broadcast, ClientInput, Cohort, RoundInput, RoundOutcome, Run, RunState
+from fedjax_drag.simulation.run import Broadcast, ClientInput, Cohort, Inputs, RoundInput, RoundOutcome, Run, RunState
 from fedjax_drag.types import Batch, Downlink, Params, State
 
 
 def one_round(
-    run: Run,
-    federation: Federation,
-    key: PRNGKeyArray,
-    state: RunState,
-    scratch: Any = None,
-    selected: Selected | None = None,
+    inputs: Inputs, state: RunState, scratch: Any = None, selected: Selected | None = None
 ) -> tuple[RunState, dict[str, jax.Array], Any]:
     """The loop of federated learning, top to bottom; compiled as part of the run.
 
     Random draws depend on the key, the round, the client's id and who can be drawn only.
 
     Args:
-      run: what is computed.
-      federation: the data.
-      key: of the run.
+      inputs: of the run.
       state: before the round.
       scratch: what the round before returned, whose buffers may be used again; None in the first round.
       selected: the cohort, if it is drawn already.
@@ -50,7 +43,7 @@ def one_round(
       restricts who is eligible, also ``valid`` ``[S]``; and the scratch for the next round.
     """
     # Cohort. The method sees the cohort's rows only, so that it does not matter where those of the others are.
-    shared = RoundInput.before(federation, key, state)
+    (run, federation, _), shared = inputs, RoundInput.before(inputs, state)
     drawable, available = who_can_be_drawn(run, shared, state)
     if selected is None:
         selected = choose_cohort(run, shared, state, drawable)
