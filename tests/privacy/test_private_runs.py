@@ -151,10 +151,12 @@ def test_the_expected_number_of_clients_is_public():
     trace = jnp.float32([[0.5] * 8, [0.25] * 8])
     for rate, share in ((None, 1.0), (jnp.float32(0.25), 0.75)):
         federation = Federation(**others, availability=trace, dropout_rate=rate)
-        found = [float(expected_clients(federation, 8, jnp.int32(t))) for t in range(3)]
+        shared = RoundInput(federation, jax.random.key(0), jnp.int32(0), Downlink(()), None)
+        found = [float(expected_clients(shared._replace(round=jnp.int32(t)), 8)) for t in range(3)]
         assert found == [4 * share, 2 * share, 4 * share]
-        assert float(expected_clients(federation, 3, jnp.int32(0))) == 3 * share
-        assert float(expected_clients(federation._replace(availability=None), 5, jnp.int32(0))) == 5 * share
+        assert float(expected_clients(shared, 3)) == 3 * share
+        always = shared._replace(federation=federation._replace(availability=None))
+        assert float(expected_clients(always, 5)) == 5 * share
 
 
 @pytest.mark.slow

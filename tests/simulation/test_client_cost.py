@@ -1,5 +1,7 @@
 """The cost of a method for a client: gradients, arithmetic, traffic and time."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from fedjax_drag.data.batching import epoch_steps
 from fedjax_drag.simulation.planning.outline import ClientCost, client_cost
 from fedjax_drag.simulation.planning.setup import steps_of_clients
 from fedjax_drag.simulation.program.evaluation import work_metrics
-from fedjax_drag.simulation.program.local import LocalResult
+from fedjax_drag.simulation.run import Attendance, LocalResult, RoundOutcome
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Batch, ClientRule, Uplink
 
@@ -71,15 +73,24 @@ def test_a_loop_counts_once_per_iteration():
 def test_work_metrics_of_a_round():
     local = LocalResult(Uplink(()), jnp.array([0.5, 2.0, 1.0, 8.0]), jnp.array([3, 7, 5, 4]))
     malicious, valid = jnp.array([False, False, True, False]), jnp.array([True, False, True, True])
-    done = work_metrics(local, malicious, valid)
+
+    def measured(malicious, valid=None):
+        """Of a run whose clients are never absent."""
+        run = SimpleNamespace(may_be_absent=False, may_be_silent=False)
+        cohort = SimpleNamespace(
+            who=Attendance(valid, valid, valid, None), clients=SimpleNamespace(malicious=malicious)
+        )
+        return work_metrics(run, cohort, RoundOutcome((), (), local, jnp.ones(4, bool), ()))
+
+    done = measured(malicious, valid)
     assert {name: float(value) for name, value in done.items()} == {
         "train_loss": 4.25,
         "participants": 3,
         "local_steps": 12,
         "slowest_steps": 5,
     }
-    assert float(work_metrics(local, malicious)["train_loss"]) == 3.5
-    assert np.isnan(work_metrics(local, jnp.ones(4, bool))["train_loss"])
+    assert float(measured(malicious)["train_loss"]) == 3.5
+    assert np.isnan(measured(jnp.ones(4, bool))["train_loss"])
 
 
 @pytest.mark.thorough
