@@ -1,7 +1,7 @@
-"""Inputs of a batch: the inputs in which runs differ, stacked, and the programs of all of them.
+"""Cells of a batch: the inputs of whole runs, stacked, and the programs of all of them.
 
 The runs of all cells are stacked: a cell's numbers (a rule's ``c``, a step size, the strength of an attack) are rows of
-the program's inputs, as are its random key, its clients' index lists and its malicious clients. Inputs can share a
+the program's inputs, as are its random key, its clients' index lists and its malicious clients. Cells can share a
 program exactly if their runs have the same ``jax.tree.structure``, and they share one copy of the examples.
 """
 
