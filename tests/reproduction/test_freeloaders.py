@@ -56,6 +56,11 @@ def test_coefficients_are_ordered_on_the_seeds():
         freeloaders.ordered({"data": "mnist"})(cells({"round": np.arange(3)}))
 
 
+def test_shares_are_written_as_they_are():
+    shares = [(1.0, 0.125), (1.0, 0.0625), (0.2, 1 / 3)]
+    assert freeloaders.rates_text(shares) == "100 % / 12.5 %, 100 % / 6.25 %, 20 % / 33.3 %"
+
+
 def test_expulsions_are_judged_on_each_seed():
     def cells(*rates):
         return Outcome(

@@ -11,7 +11,6 @@ from reproduction.judging.claims import Answer, Question
 from reproduction.judging.comparison import paired
 from reproduction.judging.margins import Votes, across
 from reproduction.judging.outcome import MissingError, Outcome
-from reproduction.names import percent
 
 GROUPS = ("A", "B", "C", "freeloaders")
 """Honest clients with 10, 20 and 50 % of the labels, in the order in which the split assigns them, and freeloaders."""
@@ -114,7 +113,7 @@ def detected(kappa: float, theirs: Sequence[tuple[float, float]]) -> Question:
 
 def rates_text(rates: Sequence[Sequence[float]]) -> str:
     """TPR and FPR for each count of strikes, as text."""
-    return ", ".join(f"{percent(tpr, 0)} / {percent(fpr, 0)}" for tpr, fpr in rates)
+    return ", ".join(f"{100 * tpr:.3g} % / {100 * fpr:.3g} %" for tpr, fpr in rates)
 
 
 def _alphas(outcome: Outcome, where: Mapping[str, Any]) -> np.ndarray:

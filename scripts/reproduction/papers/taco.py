@@ -121,9 +121,10 @@ def _coefficients() -> list[Claim]:
 def _expulsions() -> list[Claim]:
     """Table VIII.
 
-    A share of 6.25 % in the table is one of 16 honest clients; Section V-A, and so the configuration, has 12.
+    A share of 6.25 % in the table is none of the 12 honest clients of Section V-A, and so of the configuration, in one
+    run; it may be a mean over runs, of which the paper does not say.
     """
-    of_sixteen = " (shares of 16 honest clients; Section V-A has 12)"
+    no_share = " (not all are shares of Section V-A's 12 honest clients in one run)"
     everyone, nobody = [(1.0, 0.0)] * 3, [(0.0, 0.0)] * 3
     rows = {
         0.4: [(1.0, 0.25), (1.0, 0.125), (1.0, 0.0)],
@@ -136,7 +137,7 @@ def _expulsions() -> list[Claim]:
         _claim(
             "Table VIII",
             f"freeloaders/honest clients expelled with kappa={kappa} after T/10, T/5, T/2 strikes",
-            rates_text(theirs) + (of_sixteen if any(fpr for _, fpr in theirs) else ""),
+            rates_text(theirs) + (no_share if any(fpr for _, fpr in theirs) else ""),
             "taco004_table8",
             detected(kappa, theirs),
         )
