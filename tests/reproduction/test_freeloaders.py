@@ -61,6 +61,25 @@ def test_shares_are_written_as_they_are():
     assert freeloaders.rates_text(shares) == "100 % / 12.5 %, 100 % / 6.25 %, 20 % / 33.3 %"
 
 
+def test_larger_thresholds_expel_fewer_on_each_seed():
+    def cells(*rates):
+        return Outcome(
+            tuple(
+                Cell({freeloaders.STRIKES: n, "algorithm.kappa": k, "seed": s}, "done", "", {"expelled": np.array(r)})
+                for s, of_seed in enumerate(rates)
+                for (k, n), r in zip([(0.6, 10), (0.6, 20), (0.8, 10), (0.8, 20)], of_seed, strict=True)
+            )
+        )
+
+    fewer = [(1.0, 0.4), (1.0, 0.2), (1.0, 0.4), (0.5, 0.0)]
+    honest, dishonest = [(1.0, 0.4), (1.0, 0.5), (1.0, 0.4), (0.5, 0.0)], [(0.5, 0.4), (0.5, 0.2), (1.0, 0.4), (0.5, 0)]
+    found = freeloaders.fewer_by_larger_thresholds(cells(*[fewer] * 6))
+    assert (found.verdict, found.text) == (HOLDS, "so on 6 of 6 seeds")
+    for more in (honest, dishonest):
+        assert freeloaders.fewer_by_larger_thresholds(cells(*[more] * 6)).verdict == FAILS
+        assert freeloaders.fewer_by_larger_thresholds(cells(more, *[fewer] * 5)).verdict == UNDECIDED
+
+
 def test_expulsions_are_judged_on_each_seed():
     def cells(*rates):
         return Outcome(

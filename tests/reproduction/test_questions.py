@@ -245,6 +245,22 @@ def test_convergence_is_to_end_near_the_best_and_well_above_guessing():
         answer(question, *seeds("DRAG", *[FAST[:9]] * 6))
 
 
+def test_a_rule_gives_way_on_a_seed_if_it_does_not_converge_in_one_panel():
+    question = questions.gives_way("method", "RFA", [{"attack": "noise"}, {"attack": "flip"}], 0.1)
+    lost = [0.12] * 10
+
+    def cells(*flipped):
+        return [*seeds("RFA", *[FAST] * 6, attack="noise"), *seeds("RFA", *flipped, attack="flip")]
+
+    found = answer(question, *cells(*[lost] * 6))
+    assert (found.verdict, found.text) == (HOLDS, "RFA; so on 6 of 6 seeds")
+    assert answer(question, *cells(*[FAST] * 6)).verdict == FAILS
+    mixed = answer(question, *cells(*[lost] * 3, *[FAST] * 3))
+    assert (mixed.verdict, mixed.parts[0].yes) == (UNDECIDED, 3)
+    with pytest.raises(MissingError):
+        answer(question, *seeds("RFA", *[FAST] * 6, attack="noise"))
+
+
 def test_a_lead_that_a_paper_has_of_one_run():
     cells = [*seeds("DRAG", *steady(0.58, 0.61, 0.64)), *seeds("FedAvg", *steady(0.5, 0.5, 0.5))]
     for lead, verdict in ((0.134, HOLDS), (0.05, HOLDS), (0.3, FAILS)):

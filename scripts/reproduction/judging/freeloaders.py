@@ -16,7 +16,7 @@ GROUPS = ("A", "B", "C", "freeloaders")
 """Honest clients with 10, 20 and 50 % of the labels, in the order in which the split assigns them, and freeloaders."""
 
 FREELOADERS = GROUPS.index("freeloaders")
-STRIKES = "algorithm.max_strikes"
+KAPPA, STRIKES = "algorithm.kappa", "algorithm.max_strikes"
 
 ALPHA, EXPELLED = "group_alpha", "expelled"
 """What is stored of the clients of a run: :func:`coefficients`, and TPR and FPR at its end."""
@@ -98,7 +98,7 @@ def detected(kappa: float, theirs: Sequence[tuple[float, float]]) -> Question:
     """
 
     def question(outcome: Outcome) -> Answer:
-        row = outcome.at({"algorithm.kappa": kappa})
+        row = outcome.at({KAPPA: kappa})
         columns = [row.at({STRIKES: strikes}) for strikes in sorted(row.labels(STRIKES))]
         if len(columns) != len(theirs):
             raise MissingError(f"{len(columns)} of {len(theirs)} counts of strikes")
@@ -109,6 +109,16 @@ def detected(kappa: float, theirs: Sequence[tuple[float, float]]) -> Question:
         return Answer((votes,), rates_text(ours.mean(1).tolist()))
 
     return question
+
+
+def fewer_by_larger_thresholds(outcome: Outcome) -> Answer:
+    """Whether a larger kappa, and more strikes, expel no more freeloaders and no more honest clients, on each seed."""
+    kappas, strikes = (sorted(outcome.labels(axis)) for axis in (KAPPA, STRIKES))
+    cells = [outcome.at({KAPPA: kappa, STRIKES: number}) for kappa in kappas for number in strikes]
+    rates = np.stack(paired(*(cell.by_seed(lambda one: one.history[EXPELLED]) for cell in cells)))
+    grid = rates.reshape(len(kappas), len(strikes), *rates.shape[1:])  # [kappa, strikes, seeds, 2]
+    fewer = np.all([(np.diff(grid, axis=axis) <= 0).all((0, 1, 3)) for axis in (0, 1)], axis=0)
+    return Answer((Votes(int(fewer.sum()), len(fewer)),), "")
 
 
 def rates_text(rates: Sequence[Sequence[float]]) -> str:

@@ -201,17 +201,23 @@ def converges(subject: Where, guessing: float, wanted: bool = True) -> Question:
     :data:`FEWEST_EVALUATIONS` evaluations does not show it.
     """
 
-    def steady(cell: Cell) -> bool:
-        return cell.status != DIVERGED and level(cell) >= max(0.9 * best_before(cell), 2 * guessing)
-
     def question(outcome: Outcome) -> Answer:
         own = outcome.at(subject)
-        if (number := max(len(cell.history["round"]) for cell in own.complete())) < FEWEST_EVALUATIONS:
-            raise MissingError(f"{number} evaluations do not show whether a run converges")
-        seeds = list(own.by_seed(steady).values())
+        (steady,) = _converged([own], guessing)
         ends, tops = (float(np.mean(list(own.by_seed(quantity).values()))) for quantity in (level, best_before))
         ours = f"ends at {percent(ends)}, best before {percent(tops)}{divergences(outcome, subject)}"
-        return Answer((Votes(seeds.count(wanted), len(seeds)),), ours)
+        return Answer((Votes(int((steady == wanted).sum()), len(steady)),), ours)
+
+    return question
+
+
+def gives_way(axis: str, label: Any, panels: Sequence[Where], guessing: float) -> Question:
+    """Whether one value of an axis fails to converge (:func:`converges`) in a panel or more, on most seeds."""
+
+    def question(outcome: Outcome) -> Answer:
+        steady = _converged([outcome.at({**where, axis: label}) for where in panels], guessing)
+        lost = ~np.all(steady, axis=0)
+        return Answer((Votes(int(lost.sum()), len(lost)),), written(axis, label))
 
     return question
 
@@ -279,6 +285,22 @@ def every(*questions: Question) -> Question:
         return Answer(tuple(part for answer in answers for part in answer.parts), ours, shows_intervals=True)
 
     return question
+
+
+def _converged(parts: Sequence[Outcome], guessing: float) -> list[np.ndarray]:
+    """Whether each part converges, on the seeds that all parts have.
+
+    Raises:
+      MissingError: a part has no run of enough evaluations.
+    """
+    for part in parts:
+        if (number := max(len(cell.history["round"]) for cell in part.complete())) < FEWEST_EVALUATIONS:
+            raise MissingError(f"{number} evaluations do not show whether a run converges")
+
+    def steady(cell: Cell) -> bool:
+        return cell.status != DIVERGED and level(cell) >= max(0.9 * best_before(cell), 2 * guessing)
+
+    return measured(parts, steady)
 
 
 def _ratio(

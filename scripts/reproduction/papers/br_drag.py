@@ -11,6 +11,7 @@ from reproduction.judging.questions import (
     every,
     faster,
     fastest,
+    gives_way,
     highest,
     level_with,
     reaches,
@@ -127,14 +128,14 @@ def _robust() -> list[Claim]:
 
 
 def _medians() -> list[Claim]:
-    """Figs. 9 to 17: RFA and RAGA, which take a geometric median."""
+    """Figs. 9 to 17: whether the four others converge, and RFA and RAGA, which take a geometric median."""
     some, most = list(_settings(0.3)), list(_settings(0.6))
-    medians = ("rfa", "raga")
+    medians, others = ("rfa", "raga"), ("fedavg", "fltrust")
+    unstable = [
+        gives_way("aggregator", rule, [restricted(where) for where in some], 0.1) for rule in (*others, *medians)
+    ]
     near = [
-        ahead(_rule(median, **where), _rule(other, **where))
-        for median in medians
-        for other in ("fedavg", "fltrust")
-        for where in some
+        ahead(_rule(median, **where), _rule(other, **where)) for median in medians for other in others for where in some
     ]
     steady = [converges(_rule("br_drag", **where), 0.1) for where in most]
     degraded = [
@@ -147,9 +148,11 @@ def _medians() -> list[Claim]:
     ]
     any_share = "BR-DRAG converges with an arbitrary share of malicious clients (80 and 90 %)"
     few, many = "Figs. 9 to 14", "Figs. 15 to 17"
+    stable = "none of the four others is stable under all attacks: each fails to converge in some panel"
     nearer = "RFA and RAGA come nearer to BR-DRAG than FedAvg and FLTrust do"
     further = "RFA and RAGA fall further behind BR-DRAG than with 30 % malicious clients"
     return [
+        _claim(few, stable, "", ROBUSTNESS, every(*unstable)),
         _claim(few, nearer, "", ROBUSTNESS, every(*near)),
         _claim(many, "BR-DRAG converges with 60 % malicious clients", "", ROBUSTNESS, every(*steady)),
         _claim(many, further, "", ROBUSTNESS, every(*degraded)),
