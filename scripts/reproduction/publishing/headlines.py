@@ -22,10 +22,9 @@ _VERBS = {
 }
 _HEAD = """# Headline claims
 
-What the abstracts and conclusions of the two papers on DRAG promise, and what a careful reader can take from our runs.
-Brackets hold 95 % intervals over the seeds. `*`: open after Holm's correction for all claims of the figure.
-[All claims](claims.md), [how they are judged](judging.md). `python scripts/reproduce.py --judge docs/results` makes
-this page.
+What the two papers on DRAG promise first of all, and what a careful reader can take from our runs. Brackets hold 95 %
+intervals over the seeds. `*`: open after Holm's correction for all claims of the figure. [All claims](claims.md),
+[how they are judged](judging.md). `python scripts/reproduce.py --judge docs/results` makes this page.
 
 | the paper says | ours | seeds, setting | what can be said |
 | --- | --- | --- | --- |"""
