@@ -17,7 +17,7 @@ def _claim(paper: str, place: str, text: str, check: Check) -> Claim:
 CLAIMS = (
     _claim(DRAG, "Theorem 1", _STEP, statements.largest_step(ZHU)),
     _claim(DRAG, "Theorem 1", _RATE, statements.drag_at_the_rate(ZHU)),
-    _claim(BR_DRAG, "Section III-C", "DRAG needs no communication beyond FedAvg's", statements.traffic),
+    _claim(BR_DRAG, "Section VI-A", "DRAG needs no communication beyond FedAvg's", statements.traffic),
     _claim(BR_DRAG, "Theorem 1", _STEP, statements.largest_step(XIAO)),
     _claim(BR_DRAG, "Theorem 1", _RATE, statements.drag_at_the_rate(XIAO)),
     _claim(
