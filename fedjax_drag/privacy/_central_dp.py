@@ -17,7 +17,7 @@ class central_dp(NoisedMean):
 
     Args:
       aggregator: a rule that depends on the plain mean alone: :func:`~fedjax_drag.aggregators.fedavg` with uniform
-        weights and any server optimizer. Others are refused. DRAG and the rules that pick or reorder clients depend on
+        weights and any server optimizer, or :func:`~fedjax_drag.aggregators.crfl`. Others are refused. DRAG and the rules that pick or reorder clients depend on
         single messages in ways that the clip of the deltas does not bound: run them under
         :func:`~fedjax_drag.privacy.local_dp`.
       clip: ``C``, the greatest length of a delta, > 0.

@@ -238,10 +238,8 @@ def over_clients(
     return {f"{name}_{figure}": np.float32(value) for figure, value in figures.items()}
 
 
-_SUCCESS = "attack_success_rate"
-
-UNDEFINED = ("detection_tpr", "detection_fpr", _SUCCESS, f"validation_{_SUCCESS}", f"output_{_SUCCESS}")
-"""Metrics that are NaN where there is nobody, or no example, of whom they are a share."""
+UNDEFINED = ("detection_tpr", "detection_fpr")
+"""Metrics of a round that are NaN where there is nobody of whom they are a share."""
 
 
 def sum_of_benign(

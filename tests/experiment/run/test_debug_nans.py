@@ -91,6 +91,18 @@ def test_an_attack_without_an_example_to_reach_makes_no_nan():
 
 
 @pytest.mark.thorough
+def test_a_metric_without_a_value_on_the_test_set_is_no_fault():
+    data = synthetic(num_classes=3, num_examples=60, num_test_examples=20, dim=8)
+    test = jax.tree.map(lambda x: x[data.test.y != 2], data.test)
+    data = fd.data.partition.iid(dataclasses.replace(data, test=test), num_clients=6)
+    options = {"model": fd.models.mlp(3, hidden=(2,)), "data": data, "cohort_size": 3, "num_rounds": 1}
+    options |= {"local_steps": 1, "batch_size": 2, "step_size": 0.1, "metrics": [fd.metrics.auc(bins=8)]}
+    with jax.debug_nans(True):
+        history = fd.simulate(fd.aggregators.fedavg(), **options).history
+    assert np.isnan(history["test_auc"]).all()
+
+
+@pytest.mark.thorough
 def test_a_nan_is_told_with_its_rounds(command, small_file):
     found = command("run", small_file, *BROKEN, "--debug-nans")
     assert found.exit_code == 1
