@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 import runpy
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,15 @@ def test_the_blocks_of_a_page_run(page):
         except FileNotFoundError as missing:
             pytest.skip(str(missing))
     assert all(cell.status == "done" for cell in getattr(namespace.get("found"), "cells", ()))
+
+
+@pytest.mark.thorough
+def test_the_forms_of_a_rule_in_contributing_keep_the_contract():
+    """As a reader outside the package writes them, with the helpers that are public."""
+    page = (DOCS.parent / "CONTRIBUTING.md").read_text()
+    forms = re.findall(r"^ +```python\n(.*?)^ +```$", page, re.MULTILINE | re.DOTALL)
+    assert len(forms) == 3
+    for form in forms:
+        namespace = {**vars(aggregators), "tree": fd.tree, "__name__": "contributing"}
+        exec(textwrap.dedent(form), namespace)
+        fd.testing.check_aggregator(namespace["inverse_norm"]())
