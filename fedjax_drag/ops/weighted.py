@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedjax_drag import tree
+from fedjax_drag.checks import ArgumentError
 from fedjax_drag.naming import name_of
 from fedjax_drag.ops.rules import SummedAggregator, average, cosine_to_sum
 from fedjax_drag.ops.screening import stateless
@@ -46,12 +47,18 @@ class Clients:
     @functools.cached_property
     def cosine(self) -> Float[Array, " clients"]:
         """``cos(g_m, r)``; 0 where either vector is zero."""
-        return tree.cosines(self.deltas, self.reference)
+        return tree.cosines(self.deltas, self._known("cosine"))
 
     @functools.cached_property
     def angle(self) -> Float[Array, " clients"]:
         """Angle between ``g_m`` and ``r`` in radians; pi/2 where either vector is zero."""
-        return tree.angles(self.deltas, self.reference)
+        return tree.angles(self.deltas, self._known("angle"))
+
+    def _known(self, measure: str) -> Params:
+        if self.reference is None:
+            said = "the rule has no reference; must have one, has_reference = True with a method or function reference"
+            raise ArgumentError(f"clients.{measure}", said)
+        return self.reference
 
 
 class Weights(NamedTuple):

@@ -17,9 +17,9 @@ class central_dp(NoisedMean):
 
     Args:
       aggregator: a rule that depends on the plain mean alone: :func:`~fedjax_drag.aggregators.fedavg` with uniform
-        weights and any server optimizer, or :func:`~fedjax_drag.aggregators.crfl`. Others are refused. DRAG and the rules that pick or reorder clients depend on
-        single messages in ways that the clip of the deltas does not bound: run them under
-        :func:`~fedjax_drag.privacy.local_dp`.
+        weights and any server optimizer, or :func:`~fedjax_drag.aggregators.crfl`. Others are refused. DRAG and the
+        rules that pick or reorder clients depend on single messages in ways that the clip of the deltas does not bound:
+        run them under :func:`~fedjax_drag.privacy.local_dp`.
       clip: ``C``, the greatest length of a delta, > 0.
       noise_multiplier: ``z``, >= 0; :func:`~fedjax_drag.privacy.accountant.noise_multiplier_for` finds one.
       delta: at which the history reports ``epsilon``, the privacy spent so far; default not at all. It takes

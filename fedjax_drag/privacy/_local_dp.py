@@ -19,9 +19,10 @@ class local_dp(WrappedClientRule):
         g_m <- min(1, C / ||g_m||) g_m + N(0, (z C)^2 I)
 
     What the server does with the messages is post-processing, so that it goes with every rule of the deltas alone;
-    rules that ask clients for more (``num_examples``, ``start_loss``, ``dissimilarity``) are refused. The noise of S clients adds up:
-    the mean has ``sqrt(S)`` times the deviation that it has under :func:`~fedjax_drag.privacy.central_dp` with the same
-    numbers. Malicious clients do not add noise; what they know of the others has it.
+    rules that ask clients for more (``num_examples``, ``start_loss``, ``dissimilarity``) are refused. The noise of S
+    clients adds up: the mean has ``sqrt(S)`` times the deviation that it has under
+    :func:`~fedjax_drag.privacy.central_dp` with the same numbers. Malicious clients do not add noise; what they know of
+    the others has it.
 
     Args:
       client: what the clients run, such as ``fd.clients.sgd()``.

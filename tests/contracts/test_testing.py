@@ -80,6 +80,13 @@ def test_rules_of_equal_functions_share_a_program():
     assert stateless(scale=1)(None).metrics["scale"].dtype != stateless(scale=1.0)(None).metrics["scale"].dtype
 
 
+@pytest.mark.parametrize("measure", ["cosine", "angle"])
+def test_a_weight_by_cosines_needs_a_reference(measure):
+    rule = weighted_rule(lambda clients, state, **_: Weights(own=getattr(clients, measure)))
+    with pytest.raises(ValueError, match=f"^clients.{measure}: the rule has no reference"):
+        rule.apply({"w": jnp.zeros(2)}, {"w": jnp.ones((3, 2))}, rule.init({"w": jnp.zeros(2)}))
+
+
 def test_sums_of_the_mean_are_those_of_their_rule():
     nothing = lambda *_, **__: None
     assert summed_rule(stateless(), Sums(nothing, nothing, of_mean=True)).streamed.of_mean
