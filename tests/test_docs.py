@@ -1,5 +1,6 @@
 """The pages of the documentation: all are in its navigation, name every rule and method, and agree with the code."""
 
+import contextlib
 import inspect
 import json
 import re
@@ -7,10 +8,11 @@ import runpy
 import textwrap
 from pathlib import Path
 
+import cases
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag import aggregators, algorithms, interop
+from fedjax_drag import aggregators, algorithms, attacks, interop
 from fedjax_drag.experiment.config.components import KINDS
 from fedjax_drag.experiment.run import results
 from fedjax_drag.simulation.settings import Arguments
@@ -114,6 +116,27 @@ def test_every_rule_and_method_has_its_formula_and_is_in_the_overview(module, pa
     text = (DOCS / page).read_text()
     names = [name for name in module.__all__ if name != "from_aggregator"]
     assert [name for name in names if not re.search(written.format(name), text)] == []
+
+
+def test_every_attack_is_in_the_overview():
+    text = (DOCS / "index.md").read_text()
+    assert [name for name in attacks.__all__ if f"`{name}`" not in text] == []
+
+
+def test_the_page_of_privacy_names_the_rules_that_go_and_those_that_do_not():
+    page = (DOCS / "privacy.md").read_text().partition("### Which rules")[2].partition("### The adaptive clip")[0]
+    around_the_mean = page.partition("Under `local_dp`")[0]
+    noisy, refused = {}, {}
+    for case in cases.AGGREGATORS:
+        rule, name = case.build(), case.builder.__name__
+        with contextlib.suppress(ValueError):
+            noisy[name] = fd.privacy.central_dp(rule, 1.0, 1.0)
+        try:
+            fd.algorithms.from_aggregator(rule, client=fd.privacy.local_dp(fd.clients.sgd(), 1.0, 1.0))
+        except ValueError:
+            refused[name] = "num_examples" not in rule.needs
+    assert [name for name in noisy if f"`{name}`" not in around_the_mean] == []
+    assert [name for name, by_itself in refused.items() if by_itself and f"`{name}`" not in page] == []
 
 
 def test_the_index_of_results_agrees_with_the_recorded_claims():
