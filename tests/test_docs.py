@@ -139,6 +139,13 @@ def test_the_page_of_privacy_names_the_rules_that_go_and_those_that_do_not():
     assert [name for name, by_itself in refused.items() if by_itself and f"`{name}`" not in page] == []
 
 
+def test_the_attacks_that_need_labels_are_among_what_does_not_go_together():
+    page = (DOCS / "choose.md").read_text().partition("## What does not go together")[2].partition("\n## ")[0]
+    built = [case.build() for case in cases.ATTACKS]
+    alone = {attack.name for attack in built if attack.needs_labels and not isinstance(attack, fd.types.WrappedAttack)}
+    assert [name for name in sorted(alone) if f"`{name}`" not in page] == []
+
+
 def test_the_index_of_results_agrees_with_the_recorded_claims():
     claims = json.loads((DOCS / "results" / "claims.json").read_text())
     page = (DOCS / "results" / "index.md").read_text()
