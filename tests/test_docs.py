@@ -67,6 +67,13 @@ def test_the_pages_of_configuration_keys_are_made_from_the_code():
     assert max(len(cell.split()) for cell in cells) <= 40
 
 
+def test_the_page_of_keys_names_the_arguments_that_a_simulation_has_too():
+    table = (DOCS / "keys.md").read_text().partition("## Meanings")[0]
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.+?) \|$", table, re.MULTILINE)
+    taken = inspect.signature(fd.simulate).parameters
+    assert [key for key, in_python in rows if key in taken and in_python == "-"] == []
+
+
 def test_all_groups_of_entry_points_are_named():
     page = (DOCS / "own_parts.md").read_text().partition("The groups are")[2]
     assert sorted(set(re.findall(r"`(\w+)`", page))) == sorted({kind.listed for kind in KINDS})

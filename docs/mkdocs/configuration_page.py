@@ -15,7 +15,7 @@ from fedjax_drag.experiment.build.experiment import load
 from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, OPTIONAL
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.simulation import option_groups as options
-from fedjax_drag.simulation.settings import Settings
+from fedjax_drag.simulation import simulate
 
 DOCS = Path(__file__).parents[1]
 
@@ -30,6 +30,7 @@ IN_PYTHON = {
     "partition": "`data`, after `fd.data.partition`",
     "aggregator": "part of `algorithm`",
     "client": "part of `algorithm`",
+    "privacy": "part of `algorithm`, by `fd.privacy`",
 }
 """Keys that ``fd.simulate`` takes under another name; one that it does not take at all is not here."""
 
@@ -65,7 +66,7 @@ step_size: 0.02
 A *component* is a name, `aggregator: krum`, or a mapping with a name and arguments, `aggregator: {name: drag, c: 0.5}`.
 An argument may be a component too: `aggregator: {name: nnm, aggregator: median}`. An override that names another
 component replaces the old one and its arguments. Arguments that the experiment knows, such as the number of classes,
-are supplied when they are left out. `fedjax-drag list` shows all names, and parts of your own may stand in their place
+are supplied when left out. `fedjax-drag list KIND` shows the names, and parts of your own may stand in their place
 ([parts of your own](own_parts.md)).
 
 Python objects take the place of components in `fd.simulate`, whose arguments have the names of the keys;
@@ -185,8 +186,7 @@ def _types(key: str) -> tuple[Any, ...]:
 
 
 def _in_python(key: str) -> str:
-    known = {field.name for field in dataclasses.fields(Settings)}
-    return IN_PYTHON.get(key, f"`{key}`" if key in known else "-")
+    return IN_PYTHON.get(key, f"`{key}`" if key in inspect.signature(simulate).parameters else "-")
 
 
 def _meaning(key: str, brief: bool = False) -> str:
