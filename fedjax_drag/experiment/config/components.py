@@ -218,7 +218,7 @@ def split(where: str, value: Any) -> Component:
     if not isinstance(value, Mapping):
         raise ValueError(f"{where}={value!r}: must be a name, or {MAPPING}")
     if not isinstance(value.get("name"), str):
-        raise ValueError(f"{where}.name={value.get('name')!r}: must be a name that 'fedjax-drag list KIND' shows")
+        raise ValueError(f"{where}.name={value.get('name')!r}: must be the name of one; see 'fedjax-drag list KIND'")
     return Component(value["name"], {str(k): v for k, v in value.items() if k != "name"})
 
 
