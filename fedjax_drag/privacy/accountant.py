@@ -22,6 +22,9 @@ _TOLERANCE = 1e-5  # of a noise multiplier that is searched for
 _INTERVAL = 1e-3
 """Of the grid of privacy losses, on which they are rounded up; at the library's 1e-4 a call takes ten times as long."""
 
+_FINE, _LEAST = 0.1, 1e-3
+"""Noise multipliers below which the grid is as much coarser as losses are longer, and below which none holds them."""
+
 
 class Poisson(NamedTuple):
     """Each client is drawn with the same probability in every round, independently of the others.
@@ -86,10 +89,14 @@ def epsilon(noise_multiplier: float, delta: float, rounds: int, sampling: Sampli
     if rounds == 0:
         return 0.0
     without_draw = _library().get_epsilon_gaussian(noise_multiplier / (_shift(sampling) * math.sqrt(rounds)), delta)
-    if not _is_draw(sampling):
+    if not _is_draw(sampling) or 0 < noise_multiplier < _LEAST:
         return float(without_draw)
-    drawn = _accountant(sampling).compose(_event(noise_multiplier, sampling), rounds).get_epsilon(delta)
+    accountant = _accountant(noise_multiplier, sampling)
+    drawn = accountant.compose(_event(noise_multiplier, sampling), rounds).get_epsilon(delta)
     return float(min(without_draw, drawn))
+
+
+_spent = epsilon  # where epsilon is a budget
 
 
 def noise_multiplier_for(epsilon: float, delta: float, rounds: int, sampling: Sampling) -> float:
@@ -112,20 +119,14 @@ def noise_multiplier_for(epsilon: float, delta: float, rounds: int, sampling: Sa
     checks.in_range("delta", delta, 0.0, 1.0, open_low=True, open_high=True)
     checks.count("rounds", rounds, 1)
     _check(sampling)
-    library = _library()
-
     # With half the tolerance more, rounding spends nothing beyond the budget.
-    exact = _shift(sampling) * math.sqrt(rounds) * library.get_sigma_gaussian(epsilon, delta)
-    without_draw = exact + _TOLERANCE / 2
-    if not _is_draw(sampling):
-        return float(without_draw)
-
-    def event(noise_multiplier: float) -> Any:
-        return library.SelfComposedDpEvent(_event(noise_multiplier, sampling), rounds)
-
-    fresh = functools.partial(_accountant, sampling)
-    drawn = library.calibrate_dp_mechanism(fresh, event, epsilon, delta, tol=_TOLERANCE)
-    return float(min(without_draw, drawn))
+    exact = _shift(sampling) * math.sqrt(rounds) * _library().get_sigma_gaussian(epsilon, delta)
+    too_low, enough = 0.0, float(exact + _TOLERANCE / 2)
+    while _is_draw(sampling) and enough - too_low > _TOLERANCE:
+        middle = (too_low + enough) / 2
+        within = _spent(middle, delta, rounds, sampling) <= epsilon
+        too_low, enough = (too_low, middle) if within else (middle, enough)
+    return enough
 
 
 def check_installed(name: str) -> None:
@@ -183,12 +184,13 @@ def _shift(sampling: Sampling) -> int:
     return 2 if isinstance(sampling, Local) or _replaces(sampling) or _is_cut(sampling) else 1
 
 
-def _accountant(sampling: Sampling) -> Any:
+def _accountant(noise_multiplier: float, sampling: Sampling) -> Any:
     """A new accountant for what :func:`_event` makes."""
     library = _library()
     if _replaces(sampling):
         return library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
-    return library.pld.PLDAccountant(value_discretization_interval=_INTERVAL)
+    coarser = (_FINE / noise_multiplier) ** 2 if 0 < noise_multiplier < _FINE else 1.0
+    return library.pld.PLDAccountant(value_discretization_interval=_INTERVAL * coarser)
 
 
 def _event(noise_multiplier: float, sampling: Poisson | FixedSize) -> Any:

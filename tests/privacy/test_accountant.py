@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from fedjax_drag.privacy import FixedSize, Local, Poisson, epsilon, noise_multiplier_for
 
@@ -92,6 +92,22 @@ def test_little_noise_is_accounted_without_a_grid_of_all_losses(library):
     m = np.sqrt(1000) / 0.01
     assert m**2 / 2 < epsilon(0.02, 1e-5, 1000, Local()) < m**2 / 2 + 5 * m
     assert epsilon(0.01, 1e-5, 1000, Poisson(1.0)) == epsilon(0.02, 1e-5, 1000, Local())
+
+
+def test_little_noise_on_a_draw_is_accounted_on_a_coarser_grid(library):
+    """A grid of 1e-3 would take gigabytes. The noise says who was drawn, and k draws of ten have the loss
+    ``N(k / (2 z^2), k / z^2) + k log q + (10 - k) log (1 - q)``; what hides is that few are drawn more than six times.
+    """
+    z, q, k = 0.01, 0.1, np.arange(1, 11)
+    mean = k / (2 * z**2) + k * np.log(q) + (10 - k) * np.log(1 - q)
+
+    def delta(spent):
+        return binom.pmf(k, 10, q) @ norm.sf(spent, mean, np.sqrt(k) / z)
+
+    spent = epsilon(z, 1e-5, 10, Poisson(q))
+    assert delta(spent + 5) < 1e-5 < delta(spent - 5)
+    assert mean[5] < spent < mean[6]
+    assert epsilon(1e-5, 1e-5, 10, Poisson(q)) == epsilon(1e-5, 1e-5, 10, Poisson(1.0))
 
 
 @pytest.mark.thorough
