@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import checks
+from fedjax_drag import checks, tree
 from fedjax_drag.clients._sgd import sgd
 from fedjax_drag.types import Batch, Downlink, Examined, Params, Scalar
 
@@ -70,10 +70,4 @@ class moon(sgd):
 
 def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
     """The cosines of the rows of ``a`` and ``b``; 0, with gradient 0, where one of them is zero."""
-
-    # Before the product, which is too small or too large for a float32 where representations are short or long.
-    def unit(x: jax.Array) -> jax.Array:
-        squares = jnp.square(x).sum(-1, keepdims=True)
-        return jnp.where(squares > 0, x / jnp.sqrt(jnp.where(squares > 0, squares, 1.0)), 0.0)
-
-    return (unit(a) * unit(b)).sum(-1)
+    return (tree.unit_rows(a) * tree.unit_rows(b)).sum(-1)

@@ -88,6 +88,14 @@ def cosines(deltas: Deltas, reference: Params) -> Float[Array, " clients"]:
     return jnp.where(usable, jnp.clip(products * inverse(row_norms), -1.0, 1.0), 0.0)
 
 
+def unit_rows(x: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
+    """Rows at length 1, however short or long they are; zeros, with gradient 0, where they are zeros."""
+    largest = jax.lax.stop_gradient(jnp.abs(x).max(-1, keepdims=True))
+    some = largest > 0
+    scaled = x / jnp.where(some, largest, 1)
+    return jnp.where(some, scaled * jax.lax.rsqrt(jnp.where(some, jnp.square(scaled).sum(-1, keepdims=True), 1)), 0)
+
+
 def _products(deltas: Deltas, other: Params) -> Float[Array, " clients"]:
     """Inner product of each client's delta with ``other`` ``[S]``, in which no sum may overflow."""
     if cohort_size(deltas) == 1:

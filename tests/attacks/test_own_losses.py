@@ -139,7 +139,8 @@ def test_the_contrast_of_features_agrees_with_its_twin(padded):
     real = np.arange(9) < 9 - padded
     attack = attacks.chameleon(attacks.backdoor(target=2), "head", contrastive_steps=2, weight=3.0, temperature=0.5)
     batch = Batch(jnp.zeros((9, 1)), jnp.asarray(y), jnp.asarray(real) if padded else None)
-    examined = Examined(z, jnp.asarray(z, jnp.float32), jnp.subtract, lambda params: params)
+    features = z * np.logspace(-30, 30, 9)[:, None]  # their lengths do not count
+    examined = Examined(z, jnp.asarray(features, jnp.float32), jnp.subtract, lambda params: params)
     before = jnp.arange(9.0)
     found = [attack.loss(before, examined, batch, local_step=jnp.int32(step)) for step in range(3)]
     unit = (z / np.linalg.norm(z, axis=1, keepdims=True))[real]

@@ -172,7 +172,7 @@ def test_classes_that_are_equally_frequent_need_no_calibration():
     assert far(found, plain) <= 1e-5 * far(START, plain)
 
 
-@pytest.mark.parametrize("length", [1e-15, 1e-10, 1e12])
+@pytest.mark.parametrize("length", [1e-30, 1e-15, 1e-10, 1e12, 1e30])
 def test_representations_may_be_short_or_long(length):
     a, b = length * jnp.array([[3.0, 4.0]]), length * jnp.array([[4.0, 3.0]])
     value, slope = jax.value_and_grad(lambda a: cosine(a, b).sum())(a)
