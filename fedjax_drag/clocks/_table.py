@@ -109,7 +109,7 @@ def table(
 def _columns(file: str) -> dict[str, list[str]]:
     """The columns of a CSV file by name."""
     try:
-        with Path(file).open(newline="", encoding="utf-8") as stream:
+        with Path(file).open(newline="", encoding="utf-8-sig") as stream:
             names, *lines = csv.reader(stream)
         return {name.strip(): [line[place] for line in lines if line] for place, name in enumerate(names)}
     except (OSError, ValueError, IndexError) as error:

@@ -31,7 +31,7 @@ class from_edges(Graph):
         rows: Any = self.edges
         if isinstance(self.edges, str):
             try:
-                lines = Path(self.edges).read_text(encoding="utf-8").splitlines()
+                lines = Path(self.edges).read_text(encoding="utf-8-sig").splitlines()
                 rows = [tuple(map(float, line.replace(",", " ").split())) for line in lines if line.strip()]
             except (OSError, ValueError) as error:
                 allowed = f"must be a file with two or three numbers in each line; {first_line(error)}"

@@ -47,7 +47,7 @@ def test_clients_that_start_are_drawn_by_another_selection():
     [
         ({"clock": "cnstant"}, "clock.name='cnstant': must be one of constant, log_normal, table, attackers"),
         ({"clock": {"name": "log_normal", "mu": 1}}, "unknown key 'mu' of clock log_normal"),
-        ({"clock": {"name": "log_normal", "sigma": -1}}, "clock.sigma=-1: must be in [0, inf)"),
+        ({"clock": {"name": "log_normal", "sigma": -1}}, "clock.sigma=-1: must be in [0, 10]"),
         ({"clock": {"name": "attackers", "clock": "constant"}}, "clock.factor: missing; attackers needs it"),
         ({"clock": {"name": "table", "file": "nowhere.csv"}}, "clock.file='nowhere.csv': must be a CSV file"),
         ({"clock": "constant", "deadline_seconds": 0}, "deadline_seconds=0"),

@@ -52,7 +52,7 @@ def test_jitter_is_drawn_in_every_round():
 
 def test_a_table_of_devices(tmp_path):
     file = tmp_path / "phones.csv"
-    file.write_text("device, ms, kbps\na,10,8\nb,20,80\nc,40,800\n\n")
+    file.write_text("ms, kbps, device\n10,8,a\n20,80,b\n40,800,c\n\n", encoding="utf-8-sig")  # as a spreadsheet does
     told = {"seconds_per_step": "ms", "seconds": 0.001, "bandwidth": "kbps", "bytes_per_second": 125.0}
     clock = clocks.table(str(file), latency=0.5, **told)
     speeds, rates = np.array([0.01, 0.02, 0.04] * 2), np.array([1e3, 1e4, 1e5] * 2)
@@ -102,6 +102,7 @@ def test_numbers_can_be_traced():
         (lambda: clocks.constant(bandwidth=0), "bandwidth=0"),
         (lambda: clocks.constant(latency=-0.1), "latency=-0.1"),
         (lambda: clocks.log_normal(sigma=-1), "sigma=-1"),
+        (lambda: clocks.log_normal(sigma=30), r"sigma=30: must be in \[0, 10\]"),
         (lambda: clocks.log_normal(jitter=-1), "jitter=-1"),
         (lambda: clocks.attackers(clocks.constant(), 0), "factor=0"),
         (lambda: clocks.attackers("constant", 1.0), "clock='constant': must be a clock.*write fd.clocks.constant"),

@@ -81,7 +81,7 @@ def test_a_changing_graph_is_the_same_with_its_nodes_in_other_places():
 
 def test_edges_of_a_file_and_their_weights(tmp_path):
     path = tmp_path / "edges.csv"
-    path.write_text("0, 1, 0.25\n1, 2, 0.5\n")
+    path.write_text("0, 1, 0.25\n1, 2, 0.5\n", encoding="utf-8-sig")  # as a spreadsheet does
     graph = graphs.from_edges(str(path))
     np.testing.assert_allclose(graph.weights(3), [[0.75, 0.25, 0], [0.25, 0.25, 0.5], [0, 0.5, 0.5]])
     same = graphs.from_edges([[0, 1, 0.25], [1, 2, 0.5]])

@@ -28,7 +28,7 @@ _MOST_BYTES = 1 << 30
 READERS: dict[str, Callable[[Path], np.ndarray]] = {
     # As a map, whose length is compared with that of the file before anything is allocated.
     ".npy": lambda path: np.array(np.lib.format.open_memmap(path, mode="r")),
-    ".csv": lambda path: np.loadtxt(path, delimiter=",", encoding="utf-8"),
+    ".csv": lambda path: np.loadtxt(path, delimiter=",", encoding="utf-8-sig"),
 }
 """How a file of availabilities is read, by the end of its name."""
 

@@ -60,7 +60,7 @@ def answering(rounds, clients=4, training=None, availability=None, dropout_rate=
 class TestAvailability:
     def test_numbers_lists_traces_and_files_are_rows_of_rounds(self, tmp_path):
         np.save(tmp_path / "trace.npy", TRACE)
-        np.savetxt(tmp_path / "trace.csv", TRACE, delimiter=",")
+        np.savetxt(tmp_path / "trace.csv", TRACE, delimiter=",", encoding="utf-8-sig")  # as a spreadsheet does
         assert as_trace(None, 4) is None
         assert as_trace(1.0, 4) is None
         np.testing.assert_array_equal(as_trace(0.5, 4), np.full((1, 4), 0.5))
