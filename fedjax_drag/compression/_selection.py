@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from fedjax_drag import checks, tree
 from fedjax_drag.compression._compressor import Message, dense_bytes
+from fedjax_drag.ops.largest import reached_by
 
 
 def num_kept(fraction: Any, size: int) -> Any:
@@ -40,12 +41,6 @@ def sparse_bytes(message: Message, fraction: Any, around: int, per_entry: int) -
     return min(sum(map(dense_bytes, leaves)), around + int(num_kept(fraction, size)) * (value + per_entry))
 
 
-def order_of(values: Float[Array, " coordinates"]) -> Int[Array, " coordinates"]:
-    """Integers in the order of the magnitudes of ``values``; NaN is above infinity."""
-    magnitude = jnp.abs(tree.accurate(values))
-    return jax.lax.bitcast_convert_type(magnitude, jnp.dtype(f"int{8 * magnitude.dtype.itemsize}"))
-
-
 def largest(ranks: Int[Array, " coordinates"], number: Any) -> Bool[Array, " coordinates"]:
     """Which entries are the ``number`` largest; of equal ones the first.
 
@@ -53,15 +48,8 @@ def largest(ranks: Int[Array, " coordinates"], number: Any) -> Bool[Array, " coo
       ranks: integers >= 0.
       number: how many, from 1 to their number; may be traced.
     """
-    bits = jnp.iinfo(ranks.dtype).bits - 1
     ranks = tree.stored(ranks)
-
-    # The smallest of them has the largest value that so many entries reach: found bit by bit, without sorting.
-    def add_bit(place: jax.Array, found: jax.Array) -> jax.Array:
-        trial = found | jnp.left_shift(jnp.ones((), ranks.dtype), (bits - 1 - place).astype(ranks.dtype))
-        return jnp.where((ranks >= trial).sum() >= number, trial, found)
-
-    smallest = jax.lax.fori_loop(0, bits, add_bit, jnp.zeros((), ranks.dtype))
+    smallest = reached_by(number, ranks.dtype, lambda trial: (ranks >= trial).sum())
     above, equal = ranks > smallest, ranks == smallest
     missing = number - above.sum()
 

@@ -7,7 +7,8 @@ from jaxtyping import PRNGKeyArray
 from fedjax_drag import checks
 from fedjax_drag.compression._compressor import Memory, Message
 from fedjax_drag.compression._error_feedback import FedBackCompressor
-from fedjax_drag.compression._selection import largest, num_kept, order_of, sparse_bytes
+from fedjax_drag.compression._selection import largest, num_kept, sparse_bytes
+from fedjax_drag.ops.largest import magnitude
 from fedjax_drag.types import Scalar
 
 _INDEX_BYTES = 4
@@ -48,7 +49,8 @@ class top_k(FedBackCompressor):
     def encode(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
         del key
         x, like_message = ravel_pytree(message)
-        sent = largest(order_of(x), num_kept(self.fraction, x.size))
+        ranks = magnitude(x, jnp.dtype(f"int{8 * jnp.result_type(jnp.float32, x).itemsize}"))
+        sent = largest(ranks, num_kept(self.fraction, x.size))
         return like_message(jnp.where(sent, x, 0)), memory
 
     def num_bytes(self, message: Message) -> int:

@@ -1,11 +1,12 @@
 """The largest entries of a delta, over all its leaves together."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt
+from jaxtyping import Array, Float, Integer, UInt
 
 from fedjax_drag import checks
 from fedjax_drag.types import Params
@@ -27,24 +28,32 @@ def floor_of(share: Any, number: Any) -> Any:
 def smallest_of_top(update: Params, share: Any) -> UInt[Array, ""]:
     """The bits of the smallest absolute value among the ``floor(share D)`` largest of D; above all if there are none.
 
-    Found bit by bit, without a sort, by counts of the coordinates that are at least as large: non-negative floats are
-    ordered as their bits are. It is at least 1, so that zeros are below. The bits are those of the widest dtype of the
-    leaves, of float32 at least.
+    It is at least 1, so that zeros are below. The bits are those of the widest dtype of the leaves, or of float32.
     """
     leaves = jax.tree.leaves(update)
     wanted = floor_of(share, sum(leaf.size for leaf in leaves))
-    width = 8 * jnp.result_type(jnp.float32, *leaves).itemsize
-    of_bits = jnp.dtype(f"uint{width}")
-
-    def with_bit(place: Int[Array, ""], found: UInt[Array, ""]) -> UInt[Array, ""]:
-        trial = found | (jnp.ones((), of_bits) << (width - 2 - place).astype(of_bits))
-        reached = sum((magnitude(leaf, of_bits) >= trial).sum() for leaf in leaves)
-        return jnp.where(reached >= wanted, trial, found)
-
-    found = jax.lax.fori_loop(0, width - 1, with_bit, jnp.zeros((), of_bits))
+    of_bits = jnp.dtype(f"uint{8 * jnp.result_type(jnp.float32, *leaves).itemsize}")
+    found = reached_by(wanted, of_bits, lambda trial: sum((magnitude(leaf, of_bits) >= trial).sum() for leaf in leaves))
     return jnp.where(wanted > 0, jnp.maximum(found, 1), jnp.full((), jnp.iinfo(of_bits).max, of_bits))
 
 
-def magnitude(leaf: Float[Array, "..."], of_bits: jnp.dtype) -> UInt[Array, "..."]:
-    """Absolute values as integers in their order."""
+def magnitude(leaf: Float[Array, "..."], of_bits: jnp.dtype) -> Integer[Array, "..."]:
+    """Absolute values as integers in their order; NaN is above infinity."""
     return jax.lax.bitcast_convert_type(jnp.abs(leaf.astype(f"float{8 * of_bits.itemsize}")), of_bits)
+
+
+def reached_by(number: Any, kind: jnp.dtype, reach: Callable[[jax.Array], Any]) -> Integer[Array, ""]:
+    """The largest value that so many integers >= 0 reach, found bit by bit, without a sort.
+
+    Args:
+      number: how many, which may be traced.
+      kind: of the integers, the first bit of which is 0.
+      reach: ``(value) -> how many reach it``.
+    """
+    bits = jnp.iinfo(kind).bits - 1
+
+    def with_bit(place: jax.Array, found: jax.Array) -> jax.Array:
+        trial = found | (jnp.ones((), kind) << (bits - 1 - place).astype(kind))
+        return jnp.where(reach(trial) >= number, trial, found)
+
+    return jax.lax.fori_loop(0, bits, with_bit, jnp.zeros((), kind))
