@@ -8,6 +8,7 @@ import numpy as np
 from fedjax_drag import checks
 from fedjax_drag.data.dataset import DATASET, FederatedDataset
 from fedjax_drag.data.normalization import TOKENS
+from fedjax_drag.data.partition._assign import check_separate
 from fedjax_drag.types import Batch
 
 
@@ -27,7 +28,7 @@ def pairs(fed: FederatedDataset, seed: int = 0) -> FederatedDataset:
       without natural users.
 
     Raises:
-      ValueError: inputs are no images, targets no labels, or ``seed`` is out of range.
+      ValueError: inputs are no images, targets no labels, ``seed`` is out of range, or clients have examples in common.
 
     Examples:
       >>> fed = pairs(fedjax_drag.data.load("digits"))
@@ -38,6 +39,7 @@ def pairs(fed: FederatedDataset, seed: int = 0) -> FederatedDataset:
     checks.count("seed", seed)
     if not hasattr(fed.train.x, "dtype") or len(fed.input_shape) != 3 or not fed.has_labels:
         raise checks.ArgumentError("fed", "must be images [H, W, C] with one label each", given=fed)
+    check_separate("pairs", fed)
     rng = np.random.default_rng(seed)
 
     def paired(batch: Batch, groups: list[np.ndarray]) -> Batch:

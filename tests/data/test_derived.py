@@ -95,3 +95,10 @@ def test_what_does_not_fit_is_refused(make):
     for fed in (load("synthetic"), pairs(DIGITS)):
         with pytest.raises(ValueError, match=r"^fed=FederatedDataset\(.*\): must be (images|tokens) "):
             make(fed)
+
+
+@pytest.mark.parametrize("change", [pairs, partition.noise_skew])
+def test_examples_that_two_clients_hold_are_not_changed_for_one_of_them(change):
+    shared = partition.gamma_similarity(DIGITS, 5, gamma=0.5, num_byzantine=2)
+    with pytest.raises(ValueError, match=r": must be of clients without common examples, unlike .*num_byzantine=2"):
+        change(shared)

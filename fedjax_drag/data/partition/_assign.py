@@ -26,6 +26,15 @@ def check(fed: FederatedDataset, num_clients: int, seed: int, min_size: int = 1)
         )
 
 
+def check_separate(part: str, fed: FederatedDataset) -> None:
+    """Refuses clients with examples in common, of which ``part`` would make one client's and not the other's."""
+    if fed.rows is None or fed.counts is None:
+        return
+    own = fed.rows[np.arange(fed.rows.shape[1]) < fed.counts[:, None]]
+    if len(np.unique(own)) < len(own):
+        raise checks.ArgumentError(part, f"must be of clients without common examples, unlike those of {fed.partition}")
+
+
 def labels_of(fed: FederatedDataset) -> np.ndarray:
     """The class of each training example, ``[N]``; ValueError for other targets, which names the splits without it."""
     if not fed.has_labels:

@@ -8,6 +8,7 @@ import numpy as np
 from fedjax_drag import checks, tree
 from fedjax_drag.data.dataset import DATASET, FederatedDataset
 from fedjax_drag.data.normalization import TOKENS
+from fedjax_drag.data.partition._assign import check_separate
 from fedjax_drag.data.partition._iid import iid
 from fedjax_drag.types import Batch
 
@@ -34,7 +35,8 @@ def noise_skew(
       The data set with noise and clients.
 
     Raises:
-      ValueError: an argument out of range, inputs that are tokens, or no clients and no ``num_clients``.
+      ValueError: an argument out of range, inputs that are tokens, no clients and no ``num_clients``, or clients with
+        examples in common.
 
     References:
       Li et al., Federated learning on non-IID data silos: An experimental study, 2022 (NIID-Bench), "noise-based
@@ -52,6 +54,7 @@ def noise_skew(
     fed = fed if num_clients is None else iid(fed, num_clients, seed)
     if fed.rows is None or fed.counts is None:
         raise checks.ArgumentError("num_clients", f"must be given, or {fed.name} split among clients before")
+    check_separate("noise_skew", fed)
     spread = np.zeros(fed.train.num_examples, np.float32)  # of each example; 0 where it belongs to nobody
     real = np.arange(fed.rows.shape[1]) < fed.counts[:, None]
     spread[fed.rows[real]] = np.repeat(level * np.arange(1, fed.num_clients + 1) / fed.num_clients, fed.counts)
