@@ -8,7 +8,8 @@ What is drawn in a round decides how much less is spent than by asking everybody
 - :class:`Local`: every client noises its own messages, for any two inputs of a client; nothing is saved by sampling.
 
 Without a draw all rounds together are one Gaussian mechanism, whose epsilon is exact. It bounds that of a draw, the
-account of which may exceed it for large cohorts: the smaller one counts.
+account of which may exceed it for large cohorts: the smaller one counts. Of noise below a thousandth of a clip it is
+the account.
 """
 
 import functools
