@@ -81,6 +81,7 @@ def test_what_a_run_spends(library, rule, changes, sampling):
     [
         (fedavg(noise_cohort_size=100), {}, r"noise_cohort_size=100, delta=0.001: must be given with population"),
         (fedavg(noise_cohort_size=3, population=100), {"dropout_rate": 0.1}, r"must be at least .* cohort_size=4"),
+        (fedavg(population=3), {}, r"population=3: must be at least cohort_size=4"),
         (fedavg(), {"availability": UNEVEN}, r"must have cohort_size=6, all clients, or no delta$"),
     ],
 )

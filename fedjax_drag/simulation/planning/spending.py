@@ -59,7 +59,10 @@ def _sampling(settings: Settings, guarantee: Guarantee) -> Sampling:
         return Local()
     cohort_size, population = settings.cohort_size, settings.data.num_clients
     if guarantee.population is not None:
-        return Poisson((guarantee.cohort_size or cohort_size) / guarantee.population)
+        meant = guarantee.cohort_size or cohort_size
+        if meant > guarantee.population:
+            raise ValueError(f"population={guarantee.population}: must be at least cohort_size={meant}, drawn from it")
+        return Poisson(meant / guarantee.population)
     if guarantee.cohort_size is not None:
         raise ValueError(
             f"noise_cohort_size={guarantee.cohort_size}, delta={guarantee.delta:g}: must be given with population, the "
