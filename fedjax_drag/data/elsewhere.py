@@ -5,6 +5,7 @@ Nothing of these libraries is imported: the objects that a user has made with th
 
 import operator
 import types
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -162,7 +163,7 @@ def from_pandas(
     """Makes a data set of two tables of pandas.
 
     Columns of numbers become one input each; columns of text, categories or truth values one for each value that
-    occurs in ``train``, 1 where a row has it.
+    occurs in ``train``, 1 where a row has it. A warning names a column of which ``test`` has none of these values.
 
     Args:
       train: a ``pandas.DataFrame``, a row for each example.
@@ -246,7 +247,12 @@ def _inputs(train: Any, test: Any) -> Arrays:
     encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
     encoded = ColumnTransformer([("numbers", SimpleImputer(strategy="median"), numeric), ("others", encoder, others)])
     texts = dict.fromkeys(others, "str")
-    x = encoded.fit_transform(train.astype(texts)), encoded.transform(test.astype(texts))
+    train, test = train.astype(texts), test.astype(texts)
+    for name in others:
+        if not test[name].isin(train[name]).any():
+            said = f"test: no value of {name!r} occurs in train, so that its inputs are 0; is it of another type there?"
+            warnings.warn(said, stacklevel=3)
+    x = encoded.fit_transform(train), encoded.transform(test)
     return np.asarray(x[0], np.float64), np.asarray(x[1], np.float64)
 
 

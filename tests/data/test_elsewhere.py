@@ -170,6 +170,12 @@ def test_moments_of_time_keep_their_differences(table):
     assert len(np.unique(fed.train.x[:, 0])) == 4
 
 
+def test_truth_values_that_are_numbers_elsewhere_are_not_lost_silently(table):
+    with pytest.warns(UserWarning, match="test: no value of 'old' occurs in train, so that its inputs are 0"):
+        fed = from_pandas(table.assign(old=[True, False] * 2), table.assign(old=[1, 0] * 2), target="income")
+    np.testing.assert_array_equal(fed.test.x[:, -2:], 0)
+
+
 def test_users_are_told_by_their_values(table):
     """A missing one among the test users makes the others floats there."""
     numbers = table.assign(state=[2, 10, 2, 10])

@@ -20,7 +20,7 @@ def spent_by(settings: Settings) -> Spent:
 
     Raises:
       ValueError: noise is meant for a smaller cohort; or what is spent is to be reported, and dp-accounting is missing
-        or cannot account for how clients are drawn.
+        or cannot account for how clients are drawn, or they are drawn from fewer than a cohort.
     """
     guarantee = settings.algorithm.guarantee
     if guarantee is None:
