@@ -34,17 +34,7 @@ from fedjax_drag.kernels.arithmetic import (
     where,
     zeros_like,
 )
-from fedjax_drag.kernels.norms import (
-    SAFE_SQUARES,
-    angles,
-    cosines,
-    finite_rows,
-    is_finite,
-    norm,
-    norms,
-    unit_rows,
-    usable_rows,
-)
+from fedjax_drag.kernels.norms import SAFE_SQUARES, angles, cosines, finite_rows, is_finite, norm, norms, usable_rows
 from fedjax_drag.kernels.sums import mean, mix, uniform_weights, weighted_sum
 from fedjax_drag.types import STATIC_EXTRAS, Deltas, Params, State
 
@@ -80,7 +70,6 @@ __all__ = [
     "subtract",
     "take",
     "uniform_weights",
-    "unit_rows",
     "usable_rows",
     "weighted_sum",
     "where",

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_drag import checks, kinds, tree
+from fedjax_drag import checks, kinds
+from fedjax_drag.kernels.norms import unit_rows
 from fedjax_drag.ops.paths import check_patterns, joined, split
 from fedjax_drag.types import Attack, Batch, Examined, Params, Scalar, WrappedAttack
 
@@ -101,7 +102,7 @@ class chameleon(WrappedAttack):
 
 def contrastive_losses(z: Float[Array, "batch features"], batch: Batch, temperature: Any) -> Float[Array, " batch"]:
     """The contrast of each example with the others by their labels; 0 for one that is alone with its label."""
-    z = tree.unit_rows(z)
+    z = unit_rows(z)
     others = ~jnp.eye(len(z), dtype=bool)
     if batch.real is not None:
         others &= batch.real

@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from fedjax_drag import checks, tree
+from fedjax_drag import checks
 from fedjax_drag.clients._sgd import sgd
+from fedjax_drag.kernels.norms import unit_rows
 from fedjax_drag.types import Batch, Downlink, Examined, Params, Scalar
 
 
@@ -70,4 +71,4 @@ class moon(sgd):
 
 def cosine(a: jax.Array, b: jax.Array) -> jax.Array:
     """The cosines of the rows of ``a`` and ``b``; 0, with gradient 0, where one of them is zero."""
-    return (tree.unit_rows(a) * tree.unit_rows(b)).sum(-1)
+    return (unit_rows(a) * unit_rows(b)).sum(-1)
