@@ -25,6 +25,9 @@ _KEYS = (
 METHOD_KEYS = ("aggregator", "algorithm", "client")
 DEFAULT_SEEDS = {"tuning_seeds": (100,), "seeds": (0, 1, 2)}
 
+_ELSEWHERE = {"attack": "attacks", "compare": "entries", "axes": "tasks", **dict.fromkeys(METHOD_KEYS, "entries")}
+"""Keys of a run or a sweep that would be in the way of others, and where the arena has what they say."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Opponent:
@@ -127,6 +130,9 @@ def load_arena(source: str | Path | Mapping[str, Any]) -> Arena:
     if not isinstance(data, Mapping) or not data.get("validation_fraction"):
         raise ValueError("base.data.validation_fraction: must be set; settings are chosen on validation examples")
     tasks = _axes("tasks", mapping.get("tasks"))
+    misplaced = [("base", key) for key in ("attack", "compare", "axes") if base.get(key) is not None]
+    for where, key in [*misplaced, *(("tasks", key) for key in tasks if key in _ELSEWHERE)]:
+        raise ValueError(f"{where}.{key}: belongs to {_ELSEWHERE[key]}")
     tuning, seeds = (_seeds(key, mapping.get(key, default)) for key, default in DEFAULT_SEEDS.items())
     if shared := set(tuning) & set(seeds):
         raise ValueError(f"seeds={list(seeds)}: {min(shared)} is one of tuning_seeds; must be fresh ones")

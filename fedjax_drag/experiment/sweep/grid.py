@@ -167,16 +167,22 @@ def _check_axes(base: Config, axes: Mapping[str, Any], changes: Iterable[Mapping
     if cells > _MOST_CELLS:
         raise ValueError(f"axes: span {cells:,} cells; must be at most {_MOST_CELLS:,}")
     known = [field.name for field in dataclasses.fields(Config) if field.name not in ("name", "compare")]
-    set_elsewhere = {key: "an override" for change in changes for key in flatten(change)}
+    set_elsewhere = {key: "an override" for change in changes for key in _set_by(change)}
     for label, own in (base.compare or {}).items():
-        set_elsewhere |= dict.fromkeys(flatten(own or {}), f"compare.{label}")
+        set_elsewhere |= dict.fromkeys(_set_by(own or {}), f"compare.{label}")
     for axis in axes:
         if (key := axis.partition(".")[0]) not in known:
             raise unknown_key(key, known, AXES)
-        same = next((key for key in (axis, *filter(None, [EITHER.get(axis)])) if key in set_elsewhere), None)
+        own = axis.removesuffix(".name")
+        same = next((key for key in (own, *filter(None, [EITHER.get(axis)])) if key in set_elsewhere), None)
         if same is not None:
             raise ValueError(f"{same}: {set_elsewhere[same]} and axes.{axis} both set it; leave out one of them")
-        set_elsewhere[axis] = f"axes.{axis}"
+        set_elsewhere[own] = f"axes.{axis}"
+
+
+def _set_by(changes: Mapping[str, Any]) -> list[str]:
+    """Dotted keys that changes give a value; that of a component for its name."""
+    return [key.removesuffix(".name") for key in flatten(as_keys(changes))]
 
 
 def _check_adversaries(base: Config, points: Iterable[Point], said: bool) -> None:

@@ -96,6 +96,10 @@ def test_choices_do_not_depend_on_the_test_examples(arena, monkeypatch):
         ({"entries": {"drag": {"settings": {"aggregator.c": 0.1}}}}, "aggregator.c=0.1: must be a list"),
         ({"entries": {"FedAvg": None}}, "label 'FedAvg', which shares the folder of 'fedavg'"),
         ({"tasks": {"seed": [1]}}, "tasks.seed: belongs to tuning_seeds"),
+        ({"tasks": {"aggregator": ["krum", "median"]}}, "^tasks.aggregator: belongs to entries$"),
+        ({"base": PROTOCOL["base"] | {"attack": "alie"}}, "^base.attack: belongs to attacks$"),
+        ({"base": PROTOCOL["base"] | {"compare": {"A": None}}}, "^base.compare: belongs to entries$"),
+        ({"base": PROTOCOL["base"] | {"axes": {"rounds": [1, 2]}}}, "^base.axes: belongs to tasks$"),
     ],
 )
 def test_what_is_wrong_is_named(changes, message):
