@@ -75,13 +75,13 @@ class Criterion(NamedTuple):
     def among(self, *histories: Container[str]) -> "Criterion":
         """The same on the validation examples where all histories have it there, else on the test examples.
 
-        It is the loss where one of them does not have the metric on the test examples.
+        It is the loss, which all evaluations have, where one of them does not have the metric on the test examples.
 
         Args:
           *histories: of the runs that are compared, or the names of their columns.
         """
         wanted = [one._replace(on=on) for one in (self, LOSS) for on in (VALIDATION, TEST)]
-        has = lambda one: all(column in history for history in histories for column in (one.column, one.test))
+        has = lambda one: all(column in history for history in histories for column in {one.column, one.test})
         in_all = (one for one in wanted if histories and has(one))
         return next(in_all, self._replace(on=TEST))
 

@@ -49,7 +49,8 @@ def write(folder, config, accuracies, seed=0, every=10):
     cell = folder / sweep_folder.CELLS / f"{len(list(folder.glob('*/*')))}"
     cell.mkdir(parents=True)
     OmegaConf.save(OmegaConf.create(config.to_mapping() | {"seed": seed}), cell / results.CONFIG)
-    lines = [{"round": every * (place + 1), "test_accuracy": value} for place, value in enumerate(accuracies)]
+    rounds = [every * (place + 1) for place in range(len(accuracies))]
+    lines = [{"round": x, "test_accuracy": y, "test_loss": 1.0} for x, y in zip(rounds, accuracies, strict=True)]
     (cell / METRICS).write_bytes(b"".join(map(metrics_file.line_of, lines)))
 
 

@@ -30,7 +30,7 @@ def verdict(history: History, diverged_at: int | None) -> tuple[str, str]:
     """Status and message of a run at its end: done, unless parameters or the last test loss are not finite."""
     if diverged_at is not None:
         return "diverged", f"parameters are not finite after round {diverged_at}"
-    losses = history.get("test_loss", np.zeros(1))
+    losses = history["test_loss"]
     finite = np.all(np.isfinite(losses.reshape(len(losses), -1)), axis=1)
     if finite[-1]:
         return "done", rejection(history)

@@ -26,8 +26,7 @@ def write(tiny, tmp_path):
         folder.mkdir(parents=True)
         config = load(tiny, overrides)
         OmegaConf.save(OmegaConf.create(config.to_mapping()), folder / results.CONFIG)
-        rows = [{"round": 10 * (index + 1), "test_accuracy": accuracy} for index, accuracy in enumerate(accuracies)]
-        (folder / METRICS).write_bytes(b"".join(map(metrics_file.line_of, rows)))
+        rewrite(folder, round=[10 * (index + 1) for index in range(len(accuracies))], test_accuracy=accuracies)
         return folder
 
     return make
@@ -162,21 +161,21 @@ def test_eight_runs_have_their_names_below_and_the_axes_their_room(write):
 
 def test_metric_is_any_column_with_one_number_for_each_evaluation(write, tmp_path, capsys):
     a, b = write("a"), write("b", "aggregator=fedavg")
-    losses = [{"round": 10 * i, "test_accuracy": 0.5, "test_loss": 10.0**-i, "weight": [0.5, 0.5]} for i in (1, 2, 4)]
-    (a / METRICS).write_bytes(b"".join(map(metrics_file.line_of, losses)))
-    plotting.plot([a, b], tmp_path / "a.png", metric="test_loss")
-    assert f"{str(b)!r}: has no test_loss" in capsys.readouterr().err
-    (axes,) = draw(a, metric="test_loss").axes
+    rewrite(a, round=[10, 20, 40], test_accuracy=[0.5] * 3, train_loss=[0.1, 0.01, 0.0001], weight=[[0.5, 0.5]] * 3)
+    plotting.plot([a, b], tmp_path / "a.png", metric="train_loss")
+    assert f"{str(b)!r}: has no train_loss" in capsys.readouterr().err
+    (axes,) = draw(a, metric="train_loss").axes
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.1, 0.01, 0.0001])
-    assert (axes.get_ylabel(), axes.get_yscale()) == ("Test loss", "log")
+    assert (axes.get_ylabel(), axes.get_yscale()) == ("Training loss", "log")
     for wrong in ("weight", "round", "loss"):
-        with pytest.raises(ValueError, match=f"metric='{wrong}': must be one of test_accuracy, test_loss$"):
+        with pytest.raises(ValueError, match=f"metric='{wrong}': must be one of test_accuracy, test_loss, train_loss$"):
             plotting.plot([a, b], tmp_path / "wrong.png", metric=wrong)
     assert not (tmp_path / "wrong.png").exists()
 
 
 def rewrite(folder, **columns):
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    rows = [{"test_loss": 1.0} | row for row in rows]
     (folder / METRICS).write_bytes(b"".join(map(metrics_file.line_of, rows)))
 
 
@@ -228,7 +227,7 @@ def test_what_it_is_drawn_against_is_a_column(write, tmp_path, capsys):
     rewrite(b, round=[1, 2], test_accuracy=[0.3, 0.5], bytes_up=[10, 20])
     plotting.plot([a, b], tmp_path / "a.png", against="bytes_up")
     assert f"{str(a)!r}: has no bytes_up" in capsys.readouterr().err
-    with pytest.raises(ValueError, match=r"against='bytes': must be one of bytes_up, round, test_accuracy$"):
+    with pytest.raises(ValueError, match=r"against='bytes': must be one of bytes_up, round, test_accuracy, test_loss$"):
         draw(a, b, against="bytes")
 
 
@@ -285,27 +284,27 @@ def test_other_suffix_and_no_runs(write, tmp_path):
     [
         ("{", "not JSON"),
         ("[1, 2]", "must be a JSON object"),
-        ('{"round": 20}', "has no 'test_accuracy'"),
-        ('{"round": "x", "test_accuracy": 0.5}', "must be a round number"),
-        ('{"round": true, "test_accuracy": 0.5}', "must be a round number"),
-        ('{"round": 1e999, "test_accuracy": 0.5}', "must be a round number"),
-        ('{"round": 20, "test_accuracy": "high"}', "'test_accuracy' must be a number"),
-        ('{"round": 20, "test_accuracy": {"a": 1}}', "'test_accuracy' must be a number"),
-        ('{"round": 20, "test_accuracy": [0.5]}', "its entries differ"),
-        ('{"round": 20, "test_accuracy": [0.5, [1]]}', "line 2"),
-        ('{"round": 20, "test_accuracy": 0.5, "more": 1}', "its entries differ"),
-        ('{"round": 10, "test_accuracy": 0.5}', "out of order: round 10"),
-        ('{"round": 20, "test_accuracy": NaN}', "NaN is not JSON"),
-        ('{"round": 20, "test_accuracy": ' + "[" * 100_000, "nested too deeply"),
-        ('{"round": 20, "test_accuracy": ' + "9" * 5000 + "}", "line 2"),
-        ('{"round": 20, "test_accuracy": ' + "9" * 400 + "}", "line 2"),
+        ('{"round": 20, "test_accuracy": 0.5}', "has no 'test_loss'"),
+        ('{"round": "x", "test_loss": 1, "test_accuracy": 0.5}', "must be a round number"),
+        ('{"round": true, "test_loss": 1, "test_accuracy": 0.5}', "must be a round number"),
+        ('{"round": 1e999, "test_loss": 1, "test_accuracy": 0.5}', "must be a round number"),
+        ('{"round": 20, "test_loss": 1, "test_accuracy": "high"}', "'test_accuracy' must be a number"),
+        ('{"round": 20, "test_loss": 1, "test_accuracy": {"a": 1}}', "'test_accuracy' must be a number"),
+        ('{"round": 20, "test_loss": 1, "test_accuracy": [0.5]}', "its entries differ"),
+        ('{"round": 20, "test_loss": 1, "test_accuracy": [0.5, [1]]}', "line 2"),
+        ('{"round": 20, "test_loss": 1, "test_accuracy": 0.5, "more": 1}', "its entries differ"),
+        ('{"round": 10, "test_loss": 1, "test_accuracy": 0.5}', "out of order: round 10"),
+        ('{"round": 20, "test_loss": 1, "test_accuracy": NaN}', "NaN is not JSON"),
+        ('{"round": 20, "test_loss": 1, "test_accuracy": ' + "[" * 100_000, "nested too deeply"),
+        ('{"round": 20, "test_loss": 1, "test_accuracy": ' + "9" * 5000 + "}", "line 2"),
+        ('{"round": 20, "test_loss": 1, "test_accuracy": ' + "9" * 400 + "}", "line 2"),
         ("\x00\ufffd", "not JSON"),
     ],
 )
 def test_malformed_line_is_named_and_costs_no_other(write, tmp_path, line, message, capsys):
     folder = write("a", accuracies=(0.1,))
     with (folder / METRICS).open("a") as stream:
-        stream.write(f'{line}\n{{"round": 30, "test_accuracy": 0.5}}\n')
+        stream.write(f'{line}\n{{"round": 30, "test_loss": 1, "test_accuracy": 0.5}}\n')
     assert plotting.plot([folder], tmp_path / "a.png").is_file()
     (note,) = capsys.readouterr().err.splitlines()
     assert f"{str(folder / METRICS)!r}: line 2 (" in note
@@ -357,23 +356,24 @@ def test_incomplete_folders(write, tmp_path, capsys):
 
 def test_seeds_without_a_common_round(write, tmp_path):
     a, b = write("a"), write("b", "seed=1")
-    (b / METRICS).write_text('{"round": 11, "test_accuracy": 0.5}\n')
+    (b / METRICS).write_text('{"round": 11, "test_accuracy": 0.5, "test_loss": 1.0}\n')
     with pytest.raises(ValueError, match="no evaluation in a round"):
         plotting.plot([a, b], tmp_path / "a.png")
 
 
 def test_numbers_read_back_equal():
     values = np.random.default_rng(0).normal(size=100).astype(np.float32)
-    line = metrics_file.line_of({"round": 1, "test_accuracy": np.float32(0.1), "v": values, "n": np.int32(3)})
+    metrics = {"round": 1, "test_accuracy": np.float32(0.1), "test_loss": 1.0}
+    line = metrics_file.line_of(metrics | {"v": values, "n": np.int32(3)})
     history = metrics_file.parse(line).history
     np.testing.assert_array_equal(history["v"][0].astype(np.float32), values)
     assert b'"test_accuracy": 0.1,' in line
 
 
 def test_not_a_number_is_null():
-    line = metrics_file.line_of({"round": 1, "test_accuracy": np.float32(np.nan), "v": [np.inf, 1.0]})
-    assert line == b'{"round": 1, "test_accuracy": null, "v": [null, 1.0]}\n'
-    assert np.isnan(metrics_file.parse(line).history["test_accuracy"]).all()
+    line = metrics_file.line_of({"round": 1, "test_loss": np.float32(np.nan), "v": [np.inf, 1.0]})
+    assert line == b'{"round": 1, "test_loss": null, "v": [null, 1.0]}\n'
+    assert np.isnan(metrics_file.parse(line).history["test_loss"]).all()
 
 
 def test_a_single_run_is_titled_by_its_method(write):
