@@ -205,7 +205,9 @@ class _Clock:
 
     def _measured(self, changes: Mapping[str, Any], before: Mapping[str, Any] | None = None, note: str = "") -> Timing:
         """The row of a setting: changes to the answers before."""
-        row = Timing(_shown(changes) or PRESENT, {**(before or {}), **changes}, note=note)
+        unsaid = ("clients_per_chunk", None, self.asked.clients_per_chunk)
+        said = {key: value for key, value in changes.items() if (key, value, None) != unsaid}
+        row = Timing(_shown(said) or PRESENT, {**(before or {}), **changes}, note=note)
         try:
             simulation = self._traced(row.keys)
             precision = simulation.spec.matmul_precision
@@ -256,6 +258,5 @@ def line(row: Timing) -> str:
 
 
 def _shown(keys: Mapping[str, Any]) -> str:
-    """``key=value`` words as the command line takes them; what is not asked for is left out."""
-    words = {"clients_per_chunk"} if keys.get("clients_per_chunk", 0) is None else set()
-    return " ".join(f"{key}={'null' if value is None else value}" for key, value in keys.items() if key not in words)
+    """``key=value`` words as the command line takes them."""
+    return " ".join(f"{key}={'null' if value is None else value}" for key, value in keys.items())

@@ -50,6 +50,15 @@ def test_every_alternative_is_measured_in_turn(tiny, as_if):
     assert lines[-1] == "fastest: clients_axis=vmap"
 
 
+def test_chunks_of_the_configuration_are_taken_back_in_words(tiny, as_if):
+    as_if(by_way())
+    chunks = ["mesh=null", "clients_axis=map", "clients_per_chunk=2"]
+    found = fd.tune(tiny, chunks, **FEW)
+    ways = ["map clients_per_chunk=null", "vmap clients_per_chunk=null"]
+    assert settings_of(found)[:3] == [tuning.PRESENT, *(f"clients_axis={way}" for way in ways)]
+    assert found.conclusion == "fastest: clients_axis=vmap clients_per_chunk=null"
+
+
 @pytest.mark.thorough
 def test_what_is_hardly_faster_is_not_chosen(tiny, as_if):
     as_if(by_way(map=1.0, chunk=0.99, vmap=0.98))

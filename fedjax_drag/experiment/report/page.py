@@ -70,8 +70,9 @@ def _content(found: Found, target: float | None, with_skew: bool) -> dict[str, A
     """All that the template asks for, but what depends on where the page is."""
     groups = curves.groups(found.runs)
     by = curves.criterion_of(groups)
-    if target is not None and by.is_share:
-        checks.in_range("target", target, 0.0, 1.0, open_low=True)
+    if target is not None:
+        limits = {"low": 0.0, "high": 1.0, "open_low": True} if by.is_share else {}
+        checks.in_range("target", target, **limits)
     aim = tables.target_for(groups) if target is None else target
     matrix, maps = matrices.matrix(found), matrices.parameter_map(found, parameters.numeric(found))
     worst = matrix is not None and matrix.worst

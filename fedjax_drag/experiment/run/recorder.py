@@ -88,7 +88,7 @@ class Recorder:
         self._seconds_before = finite(self._before.get("seconds")) or 0.0
         if earlier:
             _note(from_first(metrics_file.restore, folder, lines))
-        elif resume and not config.keep_checkpoints and (folder / METRICS).exists():
+        elif resume and (folder / METRICS).exists():
             _note(f"{str(folder)!r}: no checkpoint to go on from; begins anew")
         self._checkpoints.run = (self._checkpoints.run if earlier else None) or secrets.token_hex(8)
         self.is_over = bool(earlier) and (self.start >= config.rounds or self._ended_early(self.history) is not None)

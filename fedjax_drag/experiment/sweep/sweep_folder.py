@@ -17,6 +17,9 @@ FILES = (CONFIG, TABLE, PARQUET, SUMMARY, HEATMAP)
 WRITTEN = (*FILES, CELLS)
 """Everything that a sweep writes into its folder."""
 
+MOST_DRAWN = 100
+"""Rows of a heat map at most, and columns: one of more cannot be read, and would take minutes and gigabytes."""
+
 
 def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuses a folder in which a sweep may not write; changes nothing."""
@@ -41,13 +44,15 @@ def record(folder: Path, grid: Grid, cells: Sequence[Cell]) -> None:
 
 
 def draw(folder: Path, grid: Grid, cells: Sequence[Cell]) -> None:
-    """Draws the heat map, if there are two axes beside the seed."""
-    if len([axis for axis in grid.axes if axis != "seed"]) < 2:
+    """Draws the heat map, if there are two axes beside the seed and no more than :data:`MOST_DRAWN` rows or columns."""
+    (folder / HEATMAP).unlink(missing_ok=True)
+    drawn = outcome_table.matrix(grid, cells)
+    if len([axis for axis in grid.axes if axis != "seed"]) < 2 or max(drawn.mean.shape) > MOST_DRAWN:
         return
     from fedjax_drag.experiment.figures import style  # imported here: matplotlib is slow
     from fedjax_drag.experiment.sweep import heatmap
 
-    style.save(heatmap.draw(outcome_table.matrix(grid, cells), grid.base.name), folder / HEATMAP)
+    style.save(heatmap.draw(drawn, grid.base.name), folder / HEATMAP)
 
 
 def finished(folder: Path) -> list[results.StoredRun]:

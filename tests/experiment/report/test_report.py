@@ -490,7 +490,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(page, command, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "status"), [(b"", "no evaluation yet"), (b'{"round": 1}\n', "line 1 (has no 'test_accuracy') left out")]
+    ("content", "status"), [(b"", "no evaluation yet"), (b'{"round": 1}\n', "line 1 (has no 'test_loss') left out")]
 )
 def test_a_run_without_an_evaluation_is_a_page_that_says_so(page, tmp_path, content, status):
     folder = write_run(tmp_path / "run", [0.1])
@@ -498,6 +498,22 @@ def test_a_run_without_an_evaluation_is_a_page_that_says_so(page, tmp_path, cont
     shown = page(folder).shown
     assert "none has been evaluated" in shown
     assert status in shown
+
+
+def test_a_run_with_neither_its_metric_nor_the_loss_has_no_evaluation(page, tmp_path):
+    folder = write_run(tmp_path / "run", [0.1])
+    criterion = {"name": "f1", "higher_is_better": True, "is_share": True}
+    (folder / environment.ENVIRONMENT).write_text(json.dumps({"criterion": criterion}))
+    (folder / metrics_file.METRICS).write_text('{"round": 1, "test_accuracy": 0.5}\n')
+    assert "line 1 (has no 'test_loss') left out" in page(folder).shown
+
+
+def test_a_target_of_a_loss_is_finite(page, tmp_path):
+    folder = write_run(tmp_path / "run", [0.1])
+    criterion = {"name": "loss", "higher_is_better": False, "is_share": False}
+    (folder / environment.ENVIRONMENT).write_text(json.dumps({"criterion": criterion}))
+    with pytest.raises(ValueError, match=r"^target=nan: must be in \(-inf, inf\)$"):
+        page(folder, target=float("nan"))
 
 
 def test_command_writes_the_page_of_a_real_run_into_its_folder(command, finished, tmp_path):

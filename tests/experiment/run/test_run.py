@@ -311,6 +311,8 @@ def test_a_run_that_keeps_no_checkpoints_writes_none_and_begins_anew(tiny, finis
     assert capsys.readouterr().err == f"{str(tmp_path / 'out')!r}: no checkpoint to go on from; begins anew\n"
     assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == (finished[0] / "metrics.jsonl").read_bytes()
     assert not (tmp_path / "out" / "checkpoints").exists()
+    run(tiny, out=tmp_path / "out", resume=True, quiet=True)
+    assert "no checkpoint to go on from; begins anew" in capsys.readouterr().err
     folder, grid = tmp_path / "sweep", light | {"axes": {"seed": [0, 1], "step_size": [0.1, 0.2]}}
     for resume in (False, True):
         ended = sweep(grid, out=folder, resume=resume, quiet=True)

@@ -18,7 +18,7 @@ from fedjax_drag.experiment.run import lock
 from fedjax_drag.experiment.run.checkpoints import Checkpoints, load_params
 from fedjax_drag.experiment.run.recorder import Recorder
 from fedjax_drag.experiment.run.run import run
-from fedjax_drag.experiment.sweep import choice, one_program, outcome_table
+from fedjax_drag.experiment.sweep import choice, one_program, outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.grid import _labels, load_grid
 from fedjax_drag.experiment.sweep.outcome_table import Cell
 from fedjax_drag.experiment.sweep.summary_page import summary
@@ -487,6 +487,13 @@ def test_failure_and_divergence_on_the_way_are_noted(tmp_path, monkeypatch):
     ]
     assert np.isnan(found.table["test_loss"][-1])
     assert not (tmp_path / "out" / "heatmap.png").exists(), "one axis is no matrix"
+
+
+def test_a_heat_map_that_nobody_could_read_is_not_drawn(tmp_path):
+    grid = load_grid(small(attack=[None, "sign_flip"], step_size=[*range(1, 102)]))
+    (tmp_path / "heatmap.png").write_text("of fewer cells")
+    sweep_folder.draw(tmp_path, grid, [])
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.slow
