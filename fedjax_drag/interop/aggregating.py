@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from optax.experimental import aggregating
 
-from fedjax_drag import tree
+from fedjax_drag import kinds, tree
 from fedjax_drag.kernels.arithmetic import expand
 from fedjax_drag.ops.rules import PlainAggregator, Wrapped
 from fedjax_drag.ops.screening import empty_metrics
@@ -30,7 +30,11 @@ def to_optax(rule: Aggregator, at_params: bool = False) -> aggregating.Aggregato
 
     Returns:
       ``init(params)`` and ``update(updates [S, *p], state, params=None, **extras) -> (update, state)``.
+
+    Raises:
+      ValueError: ``rule`` is no rule.
     """
+    kinds.AGGREGATOR.check("rule", rule)
 
     def update(
         per_elt_updates: Deltas, state: State, params: Params | None = None, **extras: Any

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_drag import checks, per_client, tree
+from fedjax_drag import checks, kinds, per_client, tree
 from fedjax_drag.types import Aggregator
 
 Arrays = Mapping[str, np.ndarray]
@@ -78,6 +78,7 @@ class RuleServer:
     """
 
     def __init__(self, rule: Aggregator, root_delta: RootDelta | None = None, seed: int = 0) -> None:
+        kinds.AGGREGATOR.check("rule", rule)
         if "num_byzantine" in rule.needs:
             raise ValueError(
                 "num_byzantine=None: nobody tells the number outside a simulation; must be given to the rule"
@@ -113,8 +114,8 @@ class RuleServer:
           order of ``cohort``, where absent clients have weight 0.
 
         Raises:
-          ValueError: the cohort is empty or has a client twice, a global array is not numeric, ``root_delta`` does not
-            fit, or the rule does not accept the cohort.
+          ValueError: the cohort is empty or has a client twice, a global array is not numeric, an update or
+            ``root_delta`` does not fit, or the rule does not accept the cohort.
         """
         if not len(cohort) or len(set(cohort)) < len(cohort):
             raise ValueError(f"cohort={checks.shown(list(cohort))}: must have one client at least, and each once")
@@ -125,8 +126,9 @@ class RuleServer:
         for row, client in enumerate(cohort):
             if here[row]:
                 num_examples[row] = updates[client].num_examples
+                delta = _delta(f"update of client {client!r}", sent, updates[client].delta)
                 for name, stacked in deltas.items():
-                    stacked[row] = updates[client].delta[name]
+                    stacked[row] = delta[name]
         if self.state is None:
             self.state = self._rule.init(params)
         extras = self._extras(number, sent, cohort) | {"valid": here, "num_examples": num_examples}
@@ -142,10 +144,7 @@ class RuleServer:
         extras: dict[str, Any] = {"round": np.int32(number - 1), "key": key}
         if "root_delta" in self._rule.needs:
             assert self._root_delta is not None
-            try:
-                extras["root_delta"] = _changes(sent, self._root_delta(dict(sent), number), subtract=False)
-            except ValueError as error:
-                raise ValueError(f"root_delta: {error}") from error
+            extras["root_delta"] = _delta("root_delta", sent, self._root_delta(dict(sent), number))
         if "client_ids" in self._rule.needs:
             extras["client_ids"] = self._rows_of(cohort)
         return extras
@@ -171,9 +170,19 @@ def _parameters(arrays: Arrays) -> dict[str, np.ndarray]:
     return {name: x for name, x in arrays.items() if x.dtype.kind == "f"}
 
 
+def _delta(where: str, sent: Arrays, given: Arrays) -> dict[str, np.ndarray]:
+    """The change of each parameter, in its shape and dtype; errors name where it is from."""
+    try:
+        return _changes(sent, given, subtract=False)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
 def _changes(sent: Arrays, given: Arrays, subtract: bool) -> dict[str, np.ndarray]:
     """For each parameter the array given, minus the parameter if ``subtract``, in its shape and dtype."""
     changes = {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{checks.shown(given)}: must be arrays by name")
     for name, param in _parameters(sent).items():
         if name not in given:
             raise ValueError(f"array {name!r}: is missing")

@@ -7,7 +7,8 @@ import pytest
 
 from fedjax_drag import aggregators as rules
 from fedjax_drag import tree
-from fedjax_drag.interop import RuleServer, update
+from fedjax_drag.algorithms import scaffold
+from fedjax_drag.interop import RuleServer, Update, update
 from fedjax_drag.types import Aggregator
 
 SENT = {
@@ -101,6 +102,20 @@ def test_root_delta_receives_all_arrays_and_the_round():
 
     with pytest.raises(ValueError, match=r"root_delta: array 'bias' with shape \(3,\): must be \(2,\)"):
         RuleServer(rule, lambda *_: root | {"bias": np.ones(3)}).round(1, SENT, COHORT, UPDATES)
+    with pytest.raises(ValueError, match=r"^root_delta: None: must be arrays by name$"):
+        RuleServer(rule, lambda *_: None).round(1, SENT, COHORT, UPDATES)
+
+
+@pytest.mark.parametrize(
+    ("delta", "message"),
+    [
+        ({"bias": np.ones(2, np.float32)}, "array 'out.weight': is missing"),
+        (UPDATES[11].delta | {"bias": np.ones(3, np.float32)}, r"array 'bias' with shape \(3,\): must be \(2,\)"),
+    ],
+)
+def test_an_update_of_another_model_is_named(delta, message):
+    with pytest.raises(ValueError, match=f"^update of client 70: {message}$"):
+        RuleServer(rules.fedavg()).round(1, SENT, COHORT, UPDATES | {70: Update(delta, 1.0)})
 
 
 def test_the_rule_rejects_updates_that_are_not_finite():
@@ -139,6 +154,8 @@ def test_a_round_of_nobody_or_of_a_client_twice_is_refused_in_one_line(cohort):
         (rules.clusterguard(num_clusters=2), r"rule=clusterguard: needs .*dissimilarity, which only a simulation"),
         (rules.qffl(), r"rule=qffl: needs start_loss, step_size, which only a simulation tells"),
         (rules.br_drag(), r"root_delta=None: the rule needs one; give a function"),
+        ("krum", r"rule='krum': must be an aggregation rule, .*; write fd.aggregators.krum\(...\)"),
+        (scaffold(), r"rule=scaffold\(.*: must be an aggregation rule"),
     ],
 )
 def test_rules_that_cannot_be_served_are_refused_at_once(rule: Aggregator, message):
