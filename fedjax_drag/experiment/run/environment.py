@@ -8,8 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from fedjax_drag.checks import shown
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.own import checksums, references
+from fedjax_drag.experiment.config.own import checksums, own_names, references
 from fedjax_drag.experiment.plain import read_mapping, write_json
 from fedjax_drag.files import sha256
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
@@ -106,11 +107,16 @@ def jax_options() -> dict[str, Any]:
 
 
 def files_of(config: Config) -> dict[str, dict[str, str]]:
-    """SHA-256 by path of the files that a configuration refers to: code, initial parameters, and who is available."""
+    """SHA-256 by path of the files that a configuration refers to: code, initial parameters, and who is available.
+
+    And under ``parts`` those that were given as Python objects, by name as short texts, which show their numbers.
+    """
     trace = Path(config.availability) if isinstance(config.availability, str) else None
     start = () if config.initial_params is None else (initial_params.located(config.initial_params),)
+    mapping = config.to_mapping()
     files = {
-        "code": checksums(references(config.to_mapping())),
+        "code": checksums(references(mapping)),
+        "parts": {str(name): shown(name.part) for name in own_names(mapping)},
         initial_params.NAME: {str(path): sha256(path) for path in start},
         "availability": {} if trace is None else {str(trace): sha256(trace)},
     }

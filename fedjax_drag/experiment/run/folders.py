@@ -136,7 +136,7 @@ def _check_jax(folder: Path) -> None:
 
 
 def _warn_of_changed_files(folder: Path, config: Config) -> None:
-    """Warns if a file that a configuration refers to is not what it was when the run began."""
+    """Warns if a file or an object that a configuration refers to is not what it was when the run began."""
     then = environment.read(folder)
     for kind, files in environment.files_of(config).items():
         before = then.get(kind)

@@ -19,6 +19,7 @@ from fedjax_drag.experiment.build.experiment import load, load_experiment
 from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.config.own import OwnName, is_reference, short, with_own_names
 from fedjax_drag.experiment.config.yaml_text import written
+from fedjax_drag.experiment.run import folders, results
 from fedjax_drag.types import Aggregator
 
 SHORT = {
@@ -343,6 +344,14 @@ def test_a_changed_file_is_loaded_anew(here):
     assert label() == "Moves by a multiple of the mean."
     (here / "my_rules.py").write_text(RULES.replace("a multiple", "twice"))
     assert label() == "Moves by twice of the mean."
+
+
+def test_a_resumed_run_warns_of_an_object_that_is_another(tmp_path):
+    first, other = (load_experiment(SHORT | {"aggregator": fd.aggregators.drag(c)}).config for c in (0.1, 0.2))
+    results.begin(tmp_path, first)
+    folders.check_same(tmp_path, first)
+    with pytest.warns(UserWarning, match=r"^python:drag has changed since the run in '.*' began$"):
+        folders.check_same(tmp_path, other)
 
 
 def test_installed_packages_offer_builders(monkeypatch):
