@@ -238,6 +238,9 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> ValueError:
     before, colon, after = str(key).partition(":")
     if colon and after and before in ("name", *known):  # which YAML takes for a key without a value
         hint = f"did you mean '{before}: {after}', with a space?"
+    outer, dot, inner = str(key).partition(".")
+    if dot and inner and outer in known:
+        hint = f"did you mean {inner!r} inside {outer!r}? Dots are for overrides and axes"
     return ValueError(f"unknown key {key!r}{f' of {where}' if where else ''}; {hint}")
 
 

@@ -140,6 +140,10 @@ def test_overrides_of_a_config_leave_it_alone(tiny):
         ({"agregator": "krum"}, "unknown key 'agregator'; did you mean 'aggregator'?"),
         ({"axis": {"seed": [0]}}, "unknown key 'axis'; did you mean 'axes'?"),
         ({"rounds:5": None}, "unknown key 'rounds:5'; did you mean 'rounds: 5', with a space?"),
+        (
+            {"aggregator.c": 0.5},
+            "unknown key 'aggregator.c'; did you mean 'c' inside 'aggregator'? Dots are for overrides",
+        ),
         ({"rounds": 7.5}, "rounds=7.5: must be an integer"),
         (
             {"seed": [0, 1]},
