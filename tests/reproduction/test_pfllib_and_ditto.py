@@ -56,7 +56,7 @@ def test_tables_of_ditto_are_of_the_last_evaluations_and_paired(tmp_path):
         own = accuracy["Ditto 1" if lam else "alone"] + 0.01 * config.seed
         figures = [(f"{kind}_accuracy_{figure}", kind) for kind in ("client", "own") for figure in ditto.FIGURES]
         lines = [
-            {"round": round_ + 1, "test_accuracy": 0.5}
+            {"round": round_ + 1, "test_accuracy": 0.5, "test_loss": 1.0}
             | {name: (own if kind == "own" else 0.25) if round_ else 0.0 for name, kind in figures}
             for round_ in range(4)
         ]

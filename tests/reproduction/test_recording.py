@@ -55,7 +55,8 @@ def finished(folder, *overrides, source=SWEEP, accuracy=0.5, left_out=0, diverge
         (place / "environment.json").write_text(json.dumps(about))
         of_clients = {"alpha": [0.1, 0.1, 0.2, 0.2, 0.3, 0.8], "strikes": [0, 0, 0, 0, 0, 3]}
         of_clients |= {"client_ids": [0, 1, 2, 3, 4, 5], "valid": [1] * 6, "malicious": [0, 0, 0, 0, 0, 1]}
-        lines = [json.dumps({"round": n, "test_accuracy": accuracy, **of_clients}) for n in (2, 4, 6)]
+        of_clients |= {"test_accuracy": accuracy, "test_loss": 1.0}
+        lines = [json.dumps({"round": n, **of_clients}) for n in (2, 4, 6)]
         (place / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     write_parquet(folder / sweep_folder.PARQUET, table(grid, cells))
     return folder

@@ -30,7 +30,7 @@ def summary(
       validation examples the best accuracy is the test accuracy of the round with the highest validation accuracy,
       which are ``best_round`` and ``best_validation_accuracy``. In the place of ``accuracy`` is the criterion's name.
     """
-    by = criterion.among(history) if history else criterion
+    by = criterion.among(history)
     values, on_test = (np.asarray(history.get(column, ())) for column in (by.column, by.test))
     best = by.last_best(values) if np.isfinite(values).any() else None
     chosen = {} if by.on != VALIDATION else {"best_round": None, f"best_{by.column}": None}
