@@ -11,6 +11,7 @@ from reproduction.judging.margins import (
     LEVEL,
     UNDECIDED,
     Interval,
+    Prediction,
     Votes,
     across,
     chance,
@@ -18,6 +19,7 @@ from reproduction.judging.margins import (
     holm,
     of_turns,
     predicted,
+    widened,
 )
 
 
@@ -37,6 +39,14 @@ def test_ratios_have_the_interval_of_their_logarithm():
     assert (part.low, part.high) == pytest.approx((math.exp(mean - half), math.exp(mean + half)))
     assert part.verdict == HOLDS
     assert part._replace(at_most=0.55).verdict == UNDECIDED
+
+
+def test_a_factor_of_its_own_widens_the_interval_as_independent_errors_add_up():
+    part = across(np.log([0.45, 0.5, 0.5 / 0.9]), "times", at_most=0.75)
+    half = math.hypot(math.log(part.high / part.mean), 0.2)
+    expected = (part.mean, part.mean * math.exp(-half), part.mean * math.exp(half))
+    assert widened(part, 0.2)[:3] == pytest.approx(expected)
+    assert widened(part, 0.0)[:3] == pytest.approx(part[:3])
 
 
 @pytest.mark.parametrize(
@@ -107,14 +117,17 @@ def test_a_claim_about_all_runs_is_contradicted_by_one():
     ("low", "high", "unit", "bounds", "verdict"),
     [
         (-0.3, 0.8, "points", {"at_least": 0.0}, LEVEL),
-        (-0.3, 1.1, "points", {"at_least": 0.0}, UNDECIDED),
+        (-1.0, 1.0, "points", {"at_least": 0.0}, LEVEL),
+        (-0.3, 1.01, "points", {"at_least": 0.0}, UNDECIDED),
+        (-1.01, 0.8, "points", {"at_least": 0.0}, UNDECIDED),
         (0.1, 0.8, "points", {"at_least": 0.0}, HOLDS),
         (-0.8, -0.1, "points", {"at_least": 0.0}, FAILS),
         (0.0, 0.0, "points", {"at_least": 0.0, "strict": True}, LEVEL),
         (1.0, 1.0, "times", {"at_most": 1.0, "strict": True}, LEVEL),
         (1.0, 1.0, "times", {"at_most": 1.0}, HOLDS),
         (0.97, 1.04, "times", {"at_most": 1.0}, LEVEL),
-        (0.97, 1.06, "times", {"at_most": 1.0}, UNDECIDED),
+        (0.97, 1.051, "times", {"at_most": 1.0}, UNDECIDED),
+        (0.95, 1.04, "times", {"at_most": 1.0}, UNDECIDED),
         (-0.3, 0.8, "points", {"at_least": 0.5}, UNDECIDED),
         (-0.3, 0.8, "points", {"at_least": -0.2, "at_most": 0.2}, UNDECIDED),
         (-0.3, 0.8, "points an evaluation", {"at_least": 0.0}, UNDECIDED),
@@ -145,6 +158,9 @@ def test_a_single_run_of_a_paper_is_beside_one_more_of_ours():
     )
     assert ratio._replace(low=0.0).verdict == UNDECIDED, "how few rounds it may be is not known"
     assert ratio._replace(low=0.0, theirs=0.9).verdict == HOLDS
+    never = Prediction(0.5, 0.2, math.inf, "times", 3, 0.6, at_least=True)
+    assert (never.verdict, never._replace(theirs=0.4).verdict) == (UNDECIDED, HOLDS), "how many it may be is not known"
+    assert Prediction(2.0, 0.0, 4.0, "points", 3, 1.0, at_least=False).verdict == HOLDS, "0 points are known"
 
 
 def test_p_is_that_of_a_t_test():
@@ -156,9 +172,12 @@ def test_p_is_that_of_a_t_test():
     ratio = across(logs, "times", at_most=1.0)
     assert ratio.p == pytest.approx(stats.ttest_1samp(logs, 0.0).pvalue)
     assert ratio._replace(low=0.0).p == pytest.approx(ratio.p), "of the end that is known"
+    assert ratio._replace(at_least=0.0).p == ratio.p, "no ratio is near 0"
+    turns = Interval(1.2, 1.1, 1.4, "times", 10, at_least=1.0, repeated="turns")
+    assert turns.p == pytest.approx(2 * stats.norm.sf(np.log(1.2) / np.log(1.2 / 1.1) * stats.norm.ppf(0.975)))
     assert across(np.array([0.02] * 3), "points", at_least=1.0).p == 0.0
     assert across(np.array([0.01] * 3), "points", at_least=1.0).p == 1.0
-    assert Votes(6, 6).p == pytest.approx(2 / 64)
+    assert (Votes(6, 6).p, Votes(6, 6, of_all=True).p) == (pytest.approx(2 / 64), 0.0)
 
 
 def test_the_p_of_what_is_level_is_that_of_two_one_sided_tests():
