@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_drag.aggregators import br_drag, drag, krum
 from fedjax_drag.simulation.devices.placement import split_coordinates
+from fedjax_drag.testing._promises import assert_pure
 from fedjax_drag.tree import initial_state
 from fedjax_drag.types import DISSIMILARITIES
 
@@ -158,12 +159,11 @@ def test_initial_state_keeps_values_and_fills_shapes_with_zeros(case):
     assert all(not np.asarray(value).any() for value in state.metrics.values())
 
 
-@parametrize(AGGREGATORS)
-def test_same_inputs_same_bits_and_inputs_untouched(case):
-    params, G = nested_params(), matrix()
-    before = flatten(params)
-    assert_same_bits(run(case, G, params=params), run(case, G.copy(), params=params))
-    np.testing.assert_array_equal(flatten(params), before)
+@parametrize(AGGREGATORS, fast=in_fast_tier)
+def test_traced_again_it_is_the_same_program(case):
+    rule = case.build()
+    apply = lambda params, deltas, state, extra: rule.apply(params, deltas, state, **extra)
+    assert_pure(apply, nested_params(), unflatten(matrix()), settled(case), extras(COHORT))
 
 
 @parametrize(AGGREGATORS)
