@@ -257,17 +257,20 @@ class TestClusterGuard:
 
     @pytest.mark.thorough
     def test_a_feature_that_all_share_says_nothing(self):
-        for settings in ({}, STANDARDISED):
-            _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded([0.3] * 10, [50] * 10), **settings)
-            np.testing.assert_allclose(metrics["weight"], 0.1, rtol=1e-6)
+        for number, settings in ((10, {}), (10, STANDARDISED), (100, {})):  # exp(100) is beyond float32
+            extra = guarded([0.3] * number, [50] * number)
+            _, metrics, _ = play(clusterguard, around(np.ones(SIZE), number), extra, **settings)
+            np.testing.assert_allclose(metrics["weight"], 1 / number, rtol=1e-6)
 
     @pytest.mark.thorough
     def test_what_differs_by_rounding_is_not_parted(self):
         """The sums over examples that make up a dissimilarity end in noise; clusters do not hang on it."""
         moved = np.float32(0.3) + np.float32(3e-8) * np.arange(10, dtype=np.float32)
         assert len(np.unique(moved)) > 1
-        _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded(moved, [50] * 10))
-        np.testing.assert_allclose(metrics["weight"], 0.1, rtol=1e-6)
+        for settings in ({}, {"standardise": True}):
+            _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded(moved, [50] * 10), **settings)
+            assert not metrics["cluster"].any()
+            np.testing.assert_allclose(metrics["weight"], 0.1, rtol=1e-6)
 
     def test_a_client_without_a_finite_dissimilarity_is_absent(self):
         moved = np.where(np.arange(10) == 2, np.nan, self.MOVED)

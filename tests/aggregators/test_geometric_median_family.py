@@ -102,6 +102,7 @@ def test_the_spread_is_the_median_distance():
     assert spread(distance, jnp.array([0.6, 0.1, 0.1, 0.1, 0.1]), 1e-6) == 9.0
     assert spread(distance, jnp.array([0.0, 1.0, 1.0, 1.0, 0.0]) / 3, 1e-6) == 2.0
     assert spread(distance, jnp.full(5, 0.2), 5.0) == 5.0
+    assert spread(distance[:4], jnp.full(4, 0.25), 1e-6) == 4.0, "the larger of the two in the middle"
 
 
 @pytest.mark.slow

@@ -208,7 +208,9 @@ def test_without_a_limit_no_client_is_expelled():
     assert method.eligible is None
     state = method.init(PARAMS)
     for seed in range(2):
-        _, state = aggregate(method, PARAMS, uplink(deltas(seed)), state, client_ids=IDS)
+        sent = deltas(seed)
+        sent[1] = -0.5 * np.delete(sent, 1, axis=0).sum(0)  # its coefficient is 0, as large as kappa
+        _, state = aggregate(method, PARAMS, uplink(sent), state, client_ids=IDS)
     np.testing.assert_array_equal(state.strikes[IDS], 2)
     assert int(state.metrics["num_expelled"]) == 0
 

@@ -143,6 +143,26 @@ def test_degree_of_divergence_metric():
             assert (played.metrics["divergence"] <= 2 * c + 1e-6).all()
 
 
+def test_the_oracle_of_br_drag_is_that_of_theorem_2():
+    """``w / (w - x)`` of the attackers that count, at most 1; without one the strength is ``c``."""
+    rule, zero = aggregators.br_drag(c=0.25, oracle=True), {"w": jnp.zeros(2)}
+    apply, r = jax.jit(rule.apply), np.array([2.0, 0.0])
+    G, cosine = np.array([[-1.0, 0.0], [0.0, 2.0], [3.0, 0.0], [0.6, 0.8]]), np.array([-1, 0, 1, 0.6])
+    for malicious, absent, strength in (
+        ([0, 1], [], 2 / 3),
+        ([0, 3], [], 2 / 2.4),
+        ([0, 3], [0], 1.0),  # 1 / 0.4
+        ([0, 1], [0, 1], 0.25),
+        ([], [], 0.25),
+    ):
+        attackers, there = np.isin(np.arange(4), malicious), ~np.isin(np.arange(4), absent)
+        told = {"root_delta": {"w": r}, "malicious": attackers, "valid": there}
+        moved, state = apply(zero, {"w": G}, rule.init(zero), **told)
+        np.testing.assert_allclose(moved["w"], numpy_rules.br_drag(G[there], r, strength).update, rtol=1e-5, atol=1e-6)
+        found = state.metrics["divergence"][there]
+        np.testing.assert_allclose(found, strength * (1 - cosine[there]), rtol=1e-5, atol=1e-6)
+
+
 def test_drag_remembers_two_rounds_worked_by_hand():
     """Two clients in the plane, c = 1/2, alpha = 1/2.
 
