@@ -198,6 +198,8 @@ def test_the_blocks_of_a_page_run(page):
         try:
             exec(compile(block, page, "exec"), namespace)
         except FileNotFoundError as missing:
+            if not str(missing).startswith("shakespeare: not found in"):
+                raise
             pytest.skip(str(missing))
     assert all(cell.status == "done" for cell in getattr(namespace.get("found"), "cells", ()))
 

@@ -227,12 +227,15 @@ def test_leads_orders_and_swings():
     restless = seeds("FedAvg", *[[0.5, 0.7] * 5] * 3)
     steadier = answer(questions.steadier(m("DRAG"), m("FedAvg")), *seeds("DRAG", 0.9, 0.9, 0.9), *restless)
     assert (steadier.verdict, steadier.ours) == (HOLDS, "8.9 against 20.0")
+    gone = seeds("DRAG", *[[0.1, 0.2]] * 3, status="diverged")
+    assert answer(questions.steadier(m("FedAvg"), m("DRAG")), *restless, *gone).verdict == HOLDS, "it swings by all"
 
 
 def test_convergence_is_to_end_near_the_best_and_well_above_guessing():
     question = questions.converges(m("DRAG"), guessing=0.1)
     rising, fallen = np.linspace(0.1, 0.6, 10), [0.1, 0.8, *[0.3] * 8]
-    curves = {HOLDS: (FAST, rising), FAILS: (fallen, [0.12] * 10)}
+    curves = {HOLDS: (FAST, rising, [*[0.5] * 9, 0.46], [*[0.12] * 9, 0.21])}
+    curves[FAILS] = (fallen, [0.12] * 10, [*[0.5] * 9, 0.44], [*[0.12] * 9, 0.19])
     for curve, verdict in [(one, verdict) for verdict, found in curves.items() for one in found]:
         assert answer(question, *seeds("DRAG", *[curve] * 6)).verdict == verdict
         assert answer(question, *seeds("DRAG", *[curve] * 5)).verdict == UNDECIDED

@@ -330,7 +330,7 @@ def test_one_numeric_choice_is_a_line_of_the_final_accuracy(page, tmp_path):
 
 
 def test_two_numeric_choices_are_a_map_and_differences_are_to_the_best_cell(page, tmp_path):
-    finals = [0.5, 0.5, 0.6, 0.7, 0.9, 0.8, 0.4, 0.4]
+    finals = [0.6, 0.5, 0.6, 0.7, 0.9, 0.8, 0.4, 0.4]
     found = page(
         sweep_of(
             tmp_path,
@@ -342,12 +342,12 @@ def test_two_numeric_choices_are_a_map_and_differences_are_to_the_best_cell(page
     )
     (head,) = [row for row in found.rows() if row[0].startswith("step_size ↓")]
     assert head == ["step_size ↓ aggregator.c →", "0.25", "0.5"]
-    assert ["step_size=0.1", "50.0 ± 0.0", "65.0 ± 7.1"] in found.rows()
+    assert ["step_size=0.1", "55.0 ± 7.1", "65.0 ± 7.1"] in found.rows()
     assert ["step_size=0.2", "85.0 ± 7.1", "40.0 ± 0.0"] in found.rows()
     assert "orst case" not in found.shown
     head, *lines = found.file("parameters")
     assert head == ["step_size, by aggregator.c", "0.25", "0.5"]
-    np.testing.assert_allclose(np.array(lines, float), [[0.1, 0.5, 0.65], [0.2, 0.85, 0.4]])
+    np.testing.assert_allclose(np.array(lines, float), [[0.1, 0.55, 0.65], [0.2, 0.85, 0.4]])
     head, *lines = found.file("differences")
     assert head == ["what", "setting", "less", "seeds", "mean", "half_width"]
     expected = estimate(np.array([0.6 - 0.9, 0.7 - 0.8]))
@@ -355,6 +355,8 @@ def test_two_numeric_choices_are_a_map_and_differences_are_to_the_best_cell(page
     assert line[2:4] == ["step_size=0.2, c=0.25", "2"]
     assert [float(x) for x in line[4:]] == pytest.approx([*expected])
     assert ["step_size=0.2", "best", "\N{MINUS SIGN}45.0 ± 63.5"] in found.rows()
+    shown = re.findall(r'<td[^>]*class="( muted)?"[^>]*>\N{MINUS SIGN}([\d.]+) <small>', found.source)
+    assert dict(map(reversed, shown)) == {"30.0": "", "20.0": " muted", "45.0": " muted"}
 
 
 def test_headline_differences_and_summary_have_the_same_best_setting(page, tmp_path):
