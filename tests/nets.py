@@ -41,6 +41,15 @@ class NNX(nnx.Module):
         return self.b(x if self.drop is None else self.drop(x))
 
 
+class Noise(nn.Module):
+    """Has a random stream of another name, and an argument that only its owner knows."""
+
+    @nn.compact
+    def __call__(self, x, noisy=False):
+        x = nn.Dense(CLASSES)(x.reshape(len(x), -1))
+        return x + jax.random.normal(self.make_rng("noise"), x.shape) if noisy else x
+
+
 def init(key):
     """Parameters of a network without BatchNorm, as a plain function makes them."""
     first, second = jax.random.split(key)

@@ -210,20 +210,13 @@ class TestClusterGuard:
         np.testing.assert_allclose(metrics["weight"].sum(), 1, rtol=1e-6)
         np.testing.assert_allclose(update, metrics["weight"] @ G, rtol=1e-4)
 
-    @pytest.mark.sample(1)
-    @pytest.mark.parametrize(("sized", "scaled"), [(False, False), (False, True), (True, True)])
-    def test_scores_are_those_of_the_paper(self, sized, scaled):
-        """Computed again from the clusters found."""
-        settings = {"use_num_examples": sized, "standardise": scaled}
-        _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded(self.MOVED, self.SIZES), **settings)
-        features = np.stack([self.MOVED, self.SIZES] if sized else [self.MOVED], 1)
-        if scaled:
-            features = (features - features.mean(0)) / features.std(0)
-        score = np.zeros(10)
+    def test_scores_are_those_of_the_paper(self):
+        """Of the dissimilarity alone, as it is, in the clusters found; the twin in NumPy has the other settings."""
+        _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded(self.MOVED, self.SIZES))
+        moved, score = np.array(self.MOVED), np.zeros(10)
         for j in (0, 1):
             members = metrics["cluster"] == j
-            distance = np.linalg.norm(features[members] - features[members].mean(0), axis=1)
-            score[members] = members.sum() / (1 + distance)
+            score[members] = members.sum() / (1 + np.abs(moved[members] - moved[members].mean()))
         np.testing.assert_allclose(metrics["weight"], np.exp(score) / np.exp(score).sum(), rtol=1e-4)
 
     @pytest.mark.thorough
@@ -236,14 +229,6 @@ class TestClusterGuard:
         )
         assert raw["weight"].max() < 2.5 * raw["weight"].min()
         assert scaled["weight"].max() > 20 * scaled["weight"].min()
-
-    @pytest.mark.thorough
-    def test_the_reading_of_text_and_flattened_distance_is_as_it_was(self):
-        """The weights of the first version, whose only reading it was."""
-        _, metrics, _ = play(clusterguard, around(np.ones(SIZE), 10), guarded(self.MOVED, self.SIZES), **STANDARDISED)
-        before = [0.5846926, 0.007462338, 0.006205076, 0.05270651, 0.001668252]
-        before += [0.096933, 0.2113847, 0.001668252, 0.02171824, 0.01556119]
-        np.testing.assert_allclose(metrics["weight"], before, rtol=1e-5)
 
     @pytest.mark.thorough
     def test_without_sizes_they_are_not_asked_for(self):

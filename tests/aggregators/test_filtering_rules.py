@@ -145,17 +145,6 @@ def test_two_clients_left_of_a_cohort_are_averaged():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["mda", "meamed", "monna", "smea", "caf", "dnc", "clipping-fedavg", "arc-fedavg"])
-def test_the_order_of_clients_does_not_matter(name):
-    for seed in range(5):
-        G, order = draw(seed), np.random.default_rng(seed).permutation(COHORT)
-        update, metrics = run(name, G)
-        again, permuted = run(name, G[order])
-        np.testing.assert_allclose(again, update, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(permuted["weight"], metrics["weight"][order], atol=1e-5)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mda", "smea", "dnc", "caf"])
 def test_translation_rotation_and_scale_change_no_choice(name):
     """And the update moves with the clients."""
@@ -228,13 +217,10 @@ def test_noise_is_as_strong_as_the_median_length_says():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "seeds", [(1007, 1071, 1294, 1449), pytest.param(range(2000, 2060), marks=pytest.mark.thorough)]
-)
-def test_mean_shift_is_that_of_scikit_learn_on_shares_of_few_signs(seeds):
+def test_mean_shift_is_that_of_scikit_learn_on_shares_of_few_signs():
     """Of few coordinates many shares are equal, and many as far apart as the bandwidth is wide."""
     largest = jax.jit(largest_cluster)
-    for seed in seeds:
+    for seed in (1007, 1071, 1294, 1449, *range(2000, 2060)):
         rng = np.random.default_rng(seed)
         clients, signs, kinds = int(rng.integers(5, 25)), int(rng.choice([5, 10, 30, 100])), rng.integers(1, 4)
         base = rng.dirichlet(np.ones(3), kinds)

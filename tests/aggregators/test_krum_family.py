@@ -66,16 +66,6 @@ def run(name, G, before=None, valid=ALL, seed=0, num_examples=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in RULES if "drag" not in name and "median" not in name])
-def test_weights_are_coefficients_or_their_mean(name):
-    for seed in SEEDS:
-        update, metrics = run(name, draw(seed), seed=seed)
-        np.testing.assert_allclose(metrics["weight"].sum(), 1, rtol=1e-5)
-        if name != "bulyan":
-            np.testing.assert_allclose(metrics["weight"] @ draw(seed), update, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["krum", "multi_krum", "bulyan", "nnm-krum"])
 def test_translation_rotation_and_scale_change_no_choice(name):
     """And the update moves with the clients, except that bulyan's coordinates do not turn with them."""

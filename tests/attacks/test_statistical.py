@@ -126,7 +126,6 @@ def observed(G, malicious, knowledge):
     return np.asarray(G[malicious if knowledge == "partial" else ~malicious], np.float64)
 
 
-@pytest.mark.sample(6)
 @forgers(ENTRIES)
 @pytest.mark.sample(3)
 def test_agrees_with_its_twin_and_is_one_program_for_every_number_of_malicious_clients(name, knowledge):

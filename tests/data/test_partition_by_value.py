@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_partition import assert_every_example_once, clients
 
 from fedjax_drag.data import from_arrays, load, partition
 
@@ -13,14 +14,6 @@ X = X.astype(np.float32)
 Y = RNG.normal(size=120).astype(np.float32)
 FED = from_arrays(X, Y, X, Y)
 TEXTS = np.zeros((9, 5), np.int8)
-
-
-def clients(fed):
-    return [row[:count] for row, count in zip(fed.rows, fed.counts, strict=True)]
-
-
-def assert_every_example_once(fed):
-    np.testing.assert_array_equal(np.sort(np.concatenate(clients(fed))), np.arange(len(fed.train.y)))
 
 
 def test_every_value_of_a_column_is_a_client():

@@ -55,7 +55,6 @@ def both(convolve, padding):
     )
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.sample(2)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import falling
 from reference import numpy_robust, numpy_rules, twins
 from reference.twins import SIZE, Pair, as_tree, as_vector, random, seldom
 
@@ -14,11 +15,6 @@ from fedjax_drag.tree import initial_state
 
 COHORTS = [1, 2, 3, 10, 41]
 ROUNDS = 3
-
-
-def falling(round):
-    """A schedule that both sides can evaluate."""
-    return 0.5 / (1.0 + round)
 
 
 def check_krum(played, num_byzantine):

@@ -34,7 +34,7 @@ def test_an_unknown_attack_is_what_is_refused(name, meant, fraction):
 
 
 @pytest.mark.parametrize("zero", [{"byzantine_fraction": 0.0}, {"num_byzantine": 0}])
-def test_an_explicit_zero_is_the_honest_baseline(zero):
+def test_an_explicit_zero_goes_with_an_attack_and_without_one(zero):
     load_experiment(TINY, [{"attack": "sign_flip", **zero}])
     load_experiment(TINY, [zero])
 

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from nets import NNX, Net, apply, init
+from nets import NNX, Net, Noise, apply, init
 
 import fedjax_drag as fd
 from fedjax_drag.data.batching import draw_epochs, draw_positions
@@ -103,15 +103,6 @@ def test_one_client_with_all_data_is_a_plain_loop(digits, settings, local_epochs
     jax.tree.map(close, ours.state.model.statistics["batch_stats"], statistics)
     logits = net.apply(ours.variables, data.preprocess(data.test.x), train=False)
     assert ours.history["test_accuracy"][-1] == pytest.approx(np.mean(logits.argmax(-1) == data.test.y))
-
-
-class Noise(nn.Module):
-    """Has a random stream of another name, and an argument that only its owner knows."""
-
-    @nn.compact
-    def __call__(self, x, noisy=False):
-        x = nn.Dense(10)(x.reshape(len(x), -1))
-        return x + jax.random.normal(self.make_rng("noise"), x.shape) if noisy else x
 
 
 class Both(nn.Module):

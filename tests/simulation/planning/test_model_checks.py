@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from nets import Noise
 
 import fedjax_drag as fd
 
@@ -46,13 +47,6 @@ class Needs(nn.Module):
     @nn.compact
     def __call__(self, x, phase):
         return nn.Dense(10)(x.reshape(len(x), -1))
-
-
-class Noisy(nn.Module):
-    @nn.compact
-    def __call__(self, x, noisy=False):
-        x = nn.Dense(10)(x.reshape(len(x), -1))
-        return x + jax.random.normal(self.make_rng("noise"), x.shape) if noisy else x
 
 
 class AlwaysUpdates(nn.Module):
@@ -117,7 +111,7 @@ def with_numpy(params, x):
             r"Dropout of rate 0.2\) that is off in",
         ),
         (Attention(), r"has dropout \(MultiHeadDotProductAttention of rate 0.1\) that is off in training"),
-        (Noisy(), "model=Noisy: draws random numbers with noisy=True: must have .*train.* or fd.models.with_modes"),
+        (Noise(), "model=Noise: draws random numbers with noisy=True: must have .*train.* or fd.models.with_modes"),
         (Needs(), "model=Needs: its call needs phase; must need its inputs only, or what is known, train"),
         (AlwaysUpdates(), r"model=AlwaysUpdates: changes its collections \(batch_stats\) in evaluation"),
         (KeepsKey(), "^model=KeepsKey: noise/key is a random key: must draw by self.make_rng or nnx.Rngs"),

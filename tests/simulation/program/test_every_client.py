@@ -64,7 +64,7 @@ def hits(fed, params, batch):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("number", [0, pytest.param(3, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("number", [0, 3])
 def test_accuracies_of_clients_and_classes_once_more_in_numpy(uneven, evaluated, plain, number):
     attack = {"attack": fd.attacks.sign_flip(), "num_byzantine": number}
     result, lying = (evaluated(**attack) if number else plain), choose_malicious(len(SIZES), number, seed=0)

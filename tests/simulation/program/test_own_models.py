@@ -209,7 +209,7 @@ def test_cells_of_a_sweep_are_the_separate_runs(settings):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("method", [local_only(), pytest.param(fine_tune(steps=3), marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("method", [local_only(), fine_tune(steps=3)])
 def test_clients_with_test_examples_of_their_own(method):
     """Their labels are none of those that the client trains on, so that training examples in their place would show."""
     rng = np.random.default_rng(0)
