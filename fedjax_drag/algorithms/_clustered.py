@@ -78,10 +78,10 @@ class Clustered(TwoSided):
         del downlink
         return grad_fn(w, batch), carry
 
-    def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> jax.Array:
-        """The choice, ``[K]``: 1 for the model that was chosen, else 0."""
+    def report(self, downlink: Downlink, w_end: Params, carry: Any, total_step_size: jax.Array) -> list[jax.Array]:
+        """The choice, K numbers: 1 for the model that was chosen, else 0; no array, which would be compressed."""
         del w_end, carry, total_step_size
-        return jax.nn.one_hot(downlink.own, self.num_models)
+        return list(jax.nn.one_hot(downlink.own, self.num_models))
 
     def aggregate(
         self,
@@ -95,7 +95,7 @@ class Clustered(TwoSided):
         **extras: Any,
     ) -> tuple[Params, ClusteredState]:
         who = screen(uplink, valid, reject_nonfinite, extras.get("start_loss"))
-        cluster = jnp.argmax(uplink.aux, axis=-1).astype(jnp.int32)
+        cluster = jnp.argmax(jnp.stack(uplink.aux), axis=0).astype(jnp.int32)
         extras |= {"client_ids": client_ids, "reject_nonfinite": reject_nonfinite}
         moved, inner, metrics = [], [], {}
         for k in range(self.num_models):

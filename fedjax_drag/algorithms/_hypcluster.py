@@ -23,7 +23,7 @@ class hypcluster(Clustered):
         :func:`~fedjax_drag.aggregators.fedavg` with ``weighting="examples"``.
 
     Notes:
-      The message ``aux`` is the client's choice, ``[K]``. Metrics: those of ``aggregator`` that have an entry for each
+      The message ``aux`` is the client's choice, K numbers. Metrics: those of ``aggregator`` that have an entry for each
       client, and ``cluster``, which model each client chose.
 
     Raises:

@@ -33,8 +33,9 @@ class ifca(Clustered):
         default :func:`~fedjax_drag.aggregators.fedavg`.
 
     Notes:
-      The message ``aux`` is the client's choice, ``[K]``. A malicious client may choose any model, and all may choose
-      the same one: ``aggregator`` meets fewer clients for each model, and perhaps all malicious ones among them.
+      The message ``aux`` is the client's choice, K numbers that are sent as they are where messages are compressed. A
+      malicious client may choose any model, and all may choose the same one: ``aggregator`` meets fewer clients for
+      each model, and perhaps all malicious ones among them.
       Metrics: those of ``aggregator`` that have an entry for each client, as the rule of its own model reports it, and
       ``cluster``, which model each client chose.
       The parameters of the run, on which the test set is evaluated, are those of the model that most clients chose when

@@ -150,6 +150,15 @@ def test_nobody_chooses_a_model_that_an_attacker_has_destroyed():
     assert np.isfinite(result.history["train_loss"]).all()
 
 
+def test_a_choice_is_sent_as_it_is_where_messages_are_compressed():
+    """Of signs, the server would take every choice for that of the first model."""
+    simulation = fd.simulation.prepare(ifca(), **SETTINGS | {"num_rounds": 1}, compression=fd.compression.sign())
+    start, history = as_matrices(simulation.initial_state().algorithm.models), simulation.run().history
+    *_, choices = listing(start, [list(map(int, history["client_ids"][0]))], lambda m, mine, cohort: 1 / len(mine))
+    assert len({*choices[0]}) > 1
+    np.testing.assert_array_equal(history["cluster"], choices)
+
+
 @pytest.mark.thorough
 def test_one_model_for_all_does_not_fit_two_kinds_of_clients():
     result = run(fd.aggregators.fedavg(), num_rounds=15, cohort_size=6, evaluate_clients=SHARE, eval_every=15)

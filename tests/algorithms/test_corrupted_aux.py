@@ -227,7 +227,7 @@ def of_stem(played, factor):
 def of_clusters(played, factor):
     """It says in which cluster a delta counts, and no more; at first all clients choose the first of equal models."""
     uplink, _, state = played.with_aux(times(factor))
-    claimed = np.asarray(uplink.aux).argmax(1)
+    claimed = np.asarray(uplink.aux).argmax(0)
     assert (claimed == np.where(BAD & (factor < 0), 1, 0)).all()
     np.testing.assert_array_equal(state.metrics["cluster"], claimed)
     average = played.method.name == "hypcluster" or played.method.averaging == "models"
