@@ -23,8 +23,8 @@ class hypcluster(Clustered):
         :func:`~fedjax_drag.aggregators.fedavg` with ``weighting="examples"``.
 
     Notes:
-      The message ``aux`` is the client's choice, K numbers. Metrics: those of ``aggregator`` that have an entry for each
-      client, and ``cluster``, which model each client chose.
+      The message ``aux`` is the client's choice, K numbers. Metrics: those of ``aggregator`` that have an entry for
+      each client, and ``cluster``, which model each client chose.
 
     Raises:
       ValueError: as of :func:`~fedjax_drag.algorithms.ifca`.

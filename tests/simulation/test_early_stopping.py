@@ -3,11 +3,12 @@
 from types import SimpleNamespace
 
 import chex
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_drag as fd
-from fedjax_drag.simulation.driver import Stopper, reason
+from fedjax_drag.simulation.driver import Stopper, reason, said
 
 
 def asked(patience=None, stop_when=None):
@@ -51,7 +52,7 @@ def test_each_way_to_end_a_run(settings):
         "a callback has returned True after round 2": {
             "callbacks": [lambda e: seen.append(e.round), lambda e: e.round == 2]
         },
-        "stop_when is true after round 2": {"stop_when": lambda e: np.equal(e.round, 2)},
+        "stop_when is true after round 2": {"stop_when": lambda e: e.state.round == 2},  # an array of JAX
     }
     accuracy = float(whole.history["test_accuracy"][:2].max())
     first = whole.rounds_to(accuracy)
@@ -70,6 +71,16 @@ def test_each_way_to_end_a_run(settings):
     patient = fd.simulate(rule, **settings(eval_every=1, step_size=1e-9), patience=2)
     assert patient.history["round"].tolist() == [1, 2, 3]
     assert patient.ended_early.endswith("since round 1, after round 3 with patience=2")
+
+
+@pytest.mark.parametrize("answer", [True, np.bool_(True), np.array(True), jnp.array(True)])
+def test_a_callback_says_true_in_any_of_its_forms(answer):
+    assert said(answer, 3) == "a callback has returned True after round 3"
+
+
+@pytest.mark.parametrize("answer", [None, False, 1, "no", [True], np.array([True]), jnp.array(False), np.float32(1)])
+def test_nothing_else_ends_a_run(answer):
+    assert said(answer, 3) is None
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
