@@ -59,8 +59,9 @@ class ForgeFn(Protocol):
           uplink: what all S clients would honestly send.
           malicious: the clients that attack, bool ``[S]``.
           client_ids: int32 ``[S]``.
-          **knowledge: ``round`` (scalar, from 0), what :attr:`Attack.needs` names, and where clients may be absent
-            ``valid``, bool ``[S]``: whose messages reach the server. Those of the others are not sent.
+          **knowledge: ``round`` (scalar, from 0), what :attr:`Attack.needs` names, and where clients may be absent, or
+            the method excludes some, ``valid``, bool ``[S]``: whose messages reach the server. Those of the others are
+            not sent.
 
         Returns:
           The messages that reach the server; those of benign clients keep their bits.

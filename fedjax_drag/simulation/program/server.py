@@ -127,7 +127,7 @@ def forged(run: Run, cohort: Cohort, uplink: Uplink) -> Uplink:
         client_ids=clients.client_id,
         round=shared.round,
         **{name: knowledge[name] for name in attack.needs if name not in POISON_NEEDS},
-        **({"valid": cohort.who.valid} if run.may_be_absent else {}),
+        **_absence(cohort),
     )
     if run.compression is None or not run.compresses_forged:
         return messages
@@ -135,6 +135,11 @@ def forged(run: Run, cohort: Cohort, uplink: Uplink) -> Uplink:
     send_once = functools.partial(channel.send_once, run.compression)
     sent = jax.vmap(send_once)(messages, jax.vmap(key_of)(clients.client_id))
     return jax.tree.map(lambda new, old: jnp.where(tree.expand(attackers, old), new, old), sent, messages)
+
+
+def _absence(cohort: Cohort) -> dict[str, Any]:
+    """What an attack is told of clients whose messages do not count: nothing where none can be missing or excluded."""
+    return {} if cohort.who.valid is None else {"valid": cohort.who.valid}
 
 
 def _preview(run: Run, cohort: Cohort, honest: Uplink) -> Callable[[Uplink], Params] | None:
@@ -306,8 +311,8 @@ def forged_statistics(run: Run, cohort: Cohort, before: Statistics, local: Stati
     changes = jax.tree.map(lambda new, old: new - old if floating(new) else None, local, before)
     attackers = attack.attackers(clients.malicious, shared.round)
     told = {"client_ids": clients.client_id, "round": shared.round}
-    told |= {"valid": cohort.who.valid} if run.may_be_absent else {}
-    forged = attack.forge(shared.key_of("attack on statistics"), Uplink(changes), attackers, **told).delta
+    key = shared.key_of("attack on statistics")
+    forged = attack.forge(key, Uplink(changes), attackers, **told, **_absence(cohort)).delta
     return jax.tree.map(
         lambda change, new, old: new if change is None else jnp.where(tree.expand(attackers, new), old + change, new),
         forged,

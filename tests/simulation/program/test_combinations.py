@@ -105,6 +105,16 @@ def test_attackers_that_are_not_there_rehearse_nothing():
     chex.assert_trees_all_equal(found.state.attack, idle.state.attack)
 
 
+def test_attackers_see_nothing_of_clients_that_the_method_excludes():
+    """A cohort that they fill up is one whose other clients are absent."""
+    there = choose_malicious(CLIENTS, 2, 0) | (np.arange(CLIENTS) < 4)
+    assert not there.all()
+    attacked = {"attack": attacks.alie(), "num_byzantine": 2, "cohort_size": CLIENTS, "num_rounds": 1}
+    fedavg_of_some = algorithms.from_aggregator(fedavg())._replace(eligible=lambda state: jnp.asarray(there))
+    excluded, absent = played(fedavg_of_some, **attacked), played(fedavg(), availability=there, **attacked)
+    chex.assert_trees_all_close(excluded.params, absent.params, rtol=1e-5)
+
+
 class MeasuredState(NamedTuple):
     metrics: dict
 
