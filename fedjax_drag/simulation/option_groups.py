@@ -255,9 +255,10 @@ class Measurement:
         ``client_accuracy_worst_tenth`` and ``client_accuracy_std``
         (:func:`~fedjax_drag.simulation.program.evaluation.over_clients`) over the benign clients that have such
         examples; with ``diagnostics`` the ``client_accuracy`` of each; and ``class_accuracy`` on the test set. All are
-        of the parameters, also where the method's output is another model; with ``model_state="local"`` a client's
-        examples are evaluated by its own statistics. A method that gives clients models of their own has
-        ``own_accuracy_mean`` and so on of these models too. Default False.
+        of the parameters, also where the method's output is another model, but where it trains several models a
+        client's accuracy is that of the one it uses; with ``model_state="local"`` a client's examples are evaluated by
+        its own statistics. A method that gives clients models of their own has ``own_accuracy_mean`` and so on of these
+        models too. Default False.
       time_clients: whether to measure, before the first round, how long a client needs for a local step; then the
         history has ``client_seconds``, and ``time_to`` can be asked. It costs the compilation of one local pass.
         Default False.

@@ -44,8 +44,8 @@ class Result(NamedTuple):
         and under attack ``silent_rounds`` (in which no benign client answered; ``train_loss`` is the mean over the
         others).
         ``epsilon``, of a method with differential privacy and a ``delta``: what all rounds so far have spent.
-        ``client_seconds``, since the start of the run, is what the slowest clients would have needed, each by itself on
-        this device.
+        ``client_seconds``, since the start of the history, is what the slowest clients would have needed, each by
+        itself on this device.
       state: the whole final state, from which a run can be continued.
       seconds: running time without compilation, evaluations included.
       compile_seconds: time spent compiling and timing a client.

@@ -105,6 +105,7 @@ def test_attackers_that_are_not_there_rehearse_nothing():
     chex.assert_trees_all_equal(found.state.attack, idle.state.attack)
 
 
+@pytest.mark.thorough
 def test_attackers_see_nothing_of_clients_that_the_method_excludes():
     """A cohort that they fill up is one whose other clients are absent."""
     there = choose_malicious(CLIENTS, 2, 0) | (np.arange(CLIENTS) < 4)
