@@ -169,7 +169,8 @@ class Simulation:
             try:
                 for callback in callbacks:
                     answer = callback(Evaluation(done, self.num_rounds, dict(row), state, track.diverged_at))
-                    track.ended = track.ended or said(answer, done)
+                    if done < self.num_rounds:
+                        track.ended = track.ended or said(answer, done)
             except BaseException as error:
                 error.result = result(state)  # pyright: ignore[reportAttributeAccessIssue]
                 error.add_note(f"The run up to round {done} is this exception's attribute 'result'.")

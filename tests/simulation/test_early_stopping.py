@@ -66,6 +66,8 @@ def test_each_way_to_end_a_run(settings):
             np.testing.assert_array_equal(values, whole.history[name][:end], err_msg=name)
     assert seen == [1, 2]
     assert "ended early" in repr(result)
+    last = fd.simulate(rule, **settings(eval_every=1), callbacks=[lambda e: e.round == e.num_rounds])
+    assert last.ended_early is None, "all rounds are done"
     rest = fd.simulate(rule, **settings(eval_every=1), initial=result.state)
     chex.assert_trees_all_equal(rest.params, whole.params)
     patient = fd.simulate(rule, **settings(eval_every=1, step_size=1e-9), patience=2)
