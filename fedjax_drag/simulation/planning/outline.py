@@ -227,7 +227,7 @@ def outline(inputs: Inputs, client_state: str) -> Outline:
     bytes_down, bytes_up = traffic(run, messages)
     cost = cost._replace(bytes_down=bytes_down, bytes_up=bytes_up)
     check_benign(run, messages.uplink)
-    rows_on = client_state if per_client.found_in(shapes) else DEVICE
+    rows_on = client_state if jax.tree.leaves(per_client.found_in(shapes)) else DEVICE
     return Outline(shapes, placement(_received(run, shapes, rows_on), run.mesh, run.specs), cost, rows_on)
 
 

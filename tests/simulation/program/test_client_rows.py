@@ -135,6 +135,13 @@ def test_a_run_that_keeps_nothing_has_the_state_that_it_had(settings, fedavg):
     assert "round" in names
 
 
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_an_optimizer_without_a_state_keeps_nothing(settings, fedavg, place):
+    kept = settings(local_optimizer=optax.clip(1.0), local_optimizer_state="keep", client_state=place)
+    state = prepare(fedavg, **kept).initial_state()
+    assert not jax.tree.leaves(state.clients)
+
+
 @pytest.mark.thorough
 def test_a_client_whose_row_is_not_finite_keeps_the_old_one(settings, digits):
     """A client's only input is not finite: it is left out of the round, and its momentum stays at zero."""
