@@ -13,7 +13,7 @@ from fedjax_drag.data.batching import gather
 from fedjax_drag.selection import Candidates, Observed, Selected
 from fedjax_drag.simulation.devices.model_sharding import num_shares
 from fedjax_drag.simulation.devices.placement import bring, placed
-from fedjax_drag.simulation.model.model import Statistics
+from fedjax_drag.simulation.model.model import Model, ModelState, Statistics
 from fedjax_drag.simulation.program import sampling, server
 from fedjax_drag.simulation.program.evaluation import attack_metrics, work_metrics
 from fedjax_drag.simulation.program.examples import losses_of, rehearsed
@@ -21,7 +21,7 @@ from fedjax_drag.simulation.program.federation import Federation
 from fedjax_drag.simulation.program.local import client_pass, step_size_of
 from fedjax_drag.simulation.program.server import stack, stream
 from fedjax_drag.simulation.run import Broadcast, ClientInput, Cohort, Inputs, RoundInput, RoundOutcome, Run, RunState
-from fedjax_drag.types import Batch, Downlink, Params, State
+from fedjax_drag.types import Batch, Downlink, Params, Prediction, State
 
 
 def one_round(
@@ -93,7 +93,7 @@ def one_round(
         "starts": lambda: jax.vmap(lambda one: shared.seen_by(one).downlink.start, axis_size=len(ids))(clients),
         "start_loss": lambda: start_loss and start_loss.mean,
         "root_delta": lambda: root_delta(run, root),
-        "predict": lambda: lambda params, x: run.model.predict(params, state.model, x),
+        "predict": lambda: jax.tree_util.Partial(_predicted, run.model, state.model),
         "example": lambda: _blank_example(run, federation, clients),
         "root_data": lambda: _root_data(run, federation),
     }
@@ -160,6 +160,11 @@ def root_delta(run: Run, shared: RoundInput) -> Params:
     number = jnp.int32(shared.federation.rows.shape[0])  # the random draws are those of a client after the last one
     server = ClientInput(number, examples, shared.federation.root_count, malicious=jnp.zeros((), bool))
     return client_pass(run, run.root_client, shared._replace(federation=federation), server).uplink.delta
+
+
+def _predicted(model: Model, state: ModelState, params: Params, x: Any) -> Prediction:
+    """The extra ``predict``, of the first two arguments: arrays that devices and loops are given."""
+    return model.predict(params, state, x)
 
 
 def _blank_example(run: Run, federation: Federation, clients: ClientInput) -> Any:

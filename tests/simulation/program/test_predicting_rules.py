@@ -7,8 +7,9 @@ import pytest
 
 import fedjax_drag as fd
 from fedjax_drag.ops.screening import MetricsOnly
+from fedjax_drag.simulation import prepare
 from fedjax_drag.simulation.program.federation import choose_root
-from fedjax_drag.types import Aggregator
+from fedjax_drag.types import Aggregator, Sums
 
 ROOT = 12
 
@@ -48,6 +49,29 @@ def test_a_rule_is_given_the_model_an_input_and_the_root_data(settings, digits):
     np.testing.assert_allclose(got["representation"], rows, rtol=1e-6)
     layer = trained.params["Dense_0"]
     np.testing.assert_allclose(got["outputs"], rows @ layer["kernel"] + layer["bias"], rtol=1e-4, atol=1e-5)
+
+
+FIRST_PASS = (lambda state: jnp.bool_(True), lambda total, state, kept, **_: state)
+
+
+@pytest.mark.parametrize(("mesh", "first"), [("cores", ()), (None, FIRST_PASS)], ids=["two devices", "two passes"])
+def test_a_sum_over_clients_may_depend_on_predictions(settings, fedavg, mesh, first):
+    """A client's weight is what its model predicts for zeros."""
+
+    def accumulate(params, uplink, state, *, predict, example, **_):
+        del state
+        one = lambda delta: jnp.abs(predict(fd.tree.add(params, delta), example[None]).outputs).max()
+        weight = jax.vmap(one)(uplink.delta)
+        return fd.tree.weighted_sum(weight, uplink.delta), weight
+
+    def finish(params, total, state, kept, **_):
+        del state
+        return fd.tree.move(params, total), MetricsOnly({"weight": kept})
+
+    init = lambda params: MetricsOnly({"weight": jnp.zeros(0)})
+    needs = frozenset({"predict", "example"})
+    method = fedavg._replace(init=init, sums=Sums(accumulate, finish, *first), needs=needs)
+    assert prepare(method, **settings(cohort_size=4, mesh=mesh)).spec.streams
 
 
 RULES = {
