@@ -17,7 +17,7 @@ and ``AXIS=LABEL`` the arguments of a component, which bind only results that ha
 
 COMMON = ""
 
-_NO_RESULT = {
+NO_RESULT = {
     *FREE,
     "name",
     "seed",
@@ -117,7 +117,7 @@ def _grid(config: Path, overrides: tuple[str, ...] = ()) -> Grid:
 
 def _plain(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Without the suffix of a component's name, and without keys that do not change what is measured."""
-    kept = {key.removesuffix(".name"): value for key, value in flat.items() if key not in _NO_RESULT}
+    kept = {key.removesuffix(".name"): value for key, value in flat.items() if key not in NO_RESULT}
     if "byzantine_fraction" in kept:  # versions that had no None for "not given" stored 0.0
         kept["byzantine_fraction"] = kept["byzantine_fraction"] or None
     return kept
