@@ -156,7 +156,8 @@ def theirs(
 
 def _loaders(torch: Any, gamma: float, data_dir: str | None) -> tuple[list[Any], Any]:
     """The data of ten honest clients as their loaders, and the test examples."""
-    data = fd.data.partition.gamma_similarity(fd.data.load("mnist", data_dir=data_dir), 10, gamma)
+    fed = fd.data.hold_out(fd.data.load("mnist", data_dir=data_dir), 0.2)  # as in the configuration
+    data = fd.data.partition.gamma_similarity(fed, 10, gamma)
     assert data.rows is not None
     assert data.counts is not None
 

@@ -168,6 +168,8 @@ def table(
             rounds = min(map(len, found.values()))
             best = estimate(np.array([curve[:rounds].max() / 100 for curve in found.values()]))
             lines.append([split, method, str(SPLITS[split].published[method]), str(best), str(len(found)), str(rounds)])
+    if not drawn:
+        raise typer.BadParameter(f"{out}: must be a folder with runs of this script")
     typer.echo(markdown(lines))
     if figure is not None:
         _draw(drawn, figure)

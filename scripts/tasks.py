@@ -20,6 +20,7 @@ import numpy as np
 import typer
 
 import fedjax_drag as fd
+from fedjax_drag import checks
 from fedjax_drag.types import Batch
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=__doc__)
@@ -122,7 +123,12 @@ def run(
     rounds: Annotated[int | None, typer.Option(help="of each run; default those of the task")] = None,
 ) -> None:
     """Trains with every rule under every attack."""
+    try:
+        checks.one_of("TASK", task, TASKS)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     data, model, loss, metric, step_size, num_rounds, batch_size = TASKS[task]
+    num_rounds = rounds or num_rounds
     fed = data(data_dir)
     for rule, build in RULES.items():
         for attack, adversary in ATTACKS.items():
@@ -132,8 +138,8 @@ def run(
                 data=fed,
                 loss=loss,
                 metrics=[metric],
-                num_rounds=rounds or num_rounds,
-                eval_every=rounds or num_rounds,
+                num_rounds=num_rounds,
+                eval_every=num_rounds,
                 cohort_size=_CLIENTS // 2,
                 local_steps=5,
                 batch_size=batch_size,
@@ -144,22 +150,26 @@ def run(
                 num_byzantine=_MALICIOUS,
             )
             value = float(result.history[f"test_{metric.name}"][-1])
-            line = {"task": task, "metric": metric.name, "attack": attack, "rule": rule, "seed": seed, "value": value}
+            line = {"task": task, "metric": metric.name, "rounds": num_rounds, "attack": attack, "rule": rule}
+            line |= {"seed": seed, "value": value}
             typer.echo(json.dumps(line))
             with out.open("a") as stream:
                 stream.write(json.dumps(line) + "\n")
 
 
 @app.command()
-def table(file: Path) -> None:
-    """Prints the mean over the seeds at the end of the runs, as a table of Markdown."""
-    values: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+def table(file: Annotated[Path, typer.Argument(exists=True, dir_okay=False)]) -> None:
+    """Prints the mean over the seeds at the end of the runs, as a table of Markdown; of a run made twice, the last."""
+    values: dict[tuple[str, str], dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for line in map(json.loads, file.read_text().splitlines()):
-        values[f"{line['task']}: {line['metric']}", line["attack"]][line["rule"]].append(line["value"])
+        own = TASKS[line["task"]].num_rounds
+        rounds = line.get("rounds", own)
+        title = f"{line['task']}: {line['metric']}" + (f" after {rounds} rounds" if rounds != own else "")
+        values[title, line["attack"]][line["rule"]][line["seed"]] = line["value"]
     typer.echo(f"| task: metric | attack | {' | '.join(RULES)} |\n| --- | --- |{' --- |' * len(RULES)}")
-    for (task, attack), of_rules in values.items():
-        cells = (_cell(of_rules[rule]) for rule in RULES)
-        typer.echo(f"| {task} | {attack} | {' | '.join(cells)} |")
+    for (title, attack), of_rules in values.items():
+        cells = (_cell(list(of_rules[rule].values())) for rule in RULES)
+        typer.echo(f"| {title} | {attack} | {' | '.join(cells)} |")
 
 
 def _cell(values: list[float]) -> str:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import io
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from typer.testing import CliRunner
 
 import benchmark
 import fedjax_drag as fd
-from benchmarks import aggregators, convolution, equality, libraries, networks, programs
+from benchmarks import aggregators, convolution, equality, libraries, networks, programs, sweeps
 from benchmarks.timing import seconds_each
 from benchmarks.workloads import WORKLOADS
 
@@ -39,6 +41,7 @@ def test_the_subcommand_rounds_may_be_left_out(arguments, expected):
         (["cnn", "--only", "fedprox"], "'fedprox': must be one of bare;"),
         (["profile", "vgg"], "'vgg': must be one of cnn; lenet"),
         (["aggregators", "mode"], "'mode': must be one of mean; fedavg"),
+        (["aggregators", "drag", "--memory-gib", "0.01"], "--memory-gib 0.01: must hold four copies of 10 deltas"),
         (["growth", "20000"], "size"),
         (["federation", "10"], "sizes"),
         (["programs", "vgg"], "'vgg': must be one of cnn32, cnn28, mlp"),
@@ -131,6 +134,19 @@ def test_a_program_is_timed_when_it_is_its_turn(monkeypatch, capsys):
     assert capsys.readouterr().out.strip() == programs.READY
     assert row["rounds_of_a_cell_per_second"] == pytest.approx(2e3 / row["ms_per_round"])
     assert row["planned_mib"] > 0
+
+
+def test_a_call_that_ends_before_a_row_is_measured_says_so(tmp_path, monkeypatch):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    sleeper = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(programs, "_start", lambda *_: subprocess.Popen(sleeper, **pipes))
+    with pytest.raises(ValueError, match="--minutes 0: no row was measured in that time"):
+        programs.run(["w1"], tmp_path, 0.0)
+
+
+def test_of_separate_runs_the_first_alone_is_compiled():
+    assert sweeps.in_a_row([10.0], 1) == 10.0
+    assert sweeps.in_a_row([10.0, 1.0, 3.0], 5) == 18.0
 
 
 @pytest.mark.slow

@@ -35,11 +35,16 @@ def run(chosen: Sequence[str], repeats: int, memory_gib: float | None) -> list[R
       memory_gib: memory that may be used; None: what the device has free.
 
     Raises:
-      ValueError: an unknown rule.
+      ValueError: an unknown rule, or too little memory for the smallest deltas.
     """
     known = ["mean", *rules(10)]
     check_names(chosen, known)
-    return [row for s, d in sizes(memory_gib) for row in measure(s, d, chosen or known, repeats)]
+    pairs = list(sizes(memory_gib))
+    if not pairs:
+        raise ValueError(
+            f"--memory-gib {memory_gib}: must hold four copies of {COHORTS[0]} deltas of {SIZES[0]:,} numbers"
+        )
+    return [row for s, d in pairs for row in measure(s, d, chosen or known, repeats)]
 
 
 def sizes(memory_gib: float | None) -> Iterator[tuple[int, int]]:

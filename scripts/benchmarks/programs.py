@@ -1,7 +1,8 @@
 """Whole programs on an accelerator: compiled beside each other, each by a process of its own, and then timed in turn.
 
 What takes the time on an accelerator that is lent for minutes is compilation, in which XLA tries out kernels. The
-programs of all rows compile at once, on as many cores as there are; none is timed before all are ready.
+programs of all rows compile at once, on as many cores as there are; none is timed before all are ready, or most of the
+time of the call is over: then a row says that others were still compiling, which may have slowed it down.
 """
 
 import contextlib
@@ -108,7 +109,7 @@ def run(chosen: Sequence[str], out: Path, minutes: float, profile: bool = False,
       before: root of another tree.
 
     Raises:
-      ValueError: a name is unknown.
+      ValueError: a name is unknown, or no row is measured when the time is over.
     """
     for name in chosen:
         _check(name, before)
@@ -118,27 +119,39 @@ def run(chosen: Sequence[str], out: Path, minutes: float, profile: bool = False,
     children = {name: _start(name, profile, before) for name in chosen or names() if name not in rows}
     left = lambda share: max(0.0, 60 * minutes * share - (time.perf_counter() - started))
     try:
-        for child in children.values():
-            _line(child, left(_WAIT))
-        for name, child in children.items():
+        ready = [name for name, child in children.items() if _line(child, left(_WAIT)) == READY]
+        late = [name for name, child in children.items() if name not in ready and child.poll() is None]
+        for name in (*ready, *late):
+            child = children[name]
             with contextlib.suppress(BrokenPipeError):
                 print("go", file=child.stdin, flush=True)
             answer = _line(child, left(1.0))
             while answer == READY:
                 answer = _line(child, left(1.0))
             if answer:
-                rows[name] = json.loads(answer)
+                rows[name] = json.loads(answer) | {"beside": "compilation" if late and name != late[-1] else ""}
                 file.write_text(json.dumps(rows, indent=1))
                 print(name, answer[:160], file=sys.stderr, flush=True)
     finally:
         for child in children.values():
             child.kill()
+    if not rows:
+        raise ValueError(f"--minutes {minutes:g}: no row was measured in that time")
     return file
 
 
 def table_rows(file: Path) -> list[Row]:
     """The rows of a file, without their kernels."""
-    columns = ("program", "ms_per_round", "rounds_of_a_cell_per_second", "planned_ms", "busy_ms", "compile_s", "device")
+    columns = (
+        "program",
+        "ms_per_round",
+        "rounds_of_a_cell_per_second",
+        "planned_ms",
+        "busy_ms",
+        "compile_s",
+        "beside",
+        "device",
+    )
     rows = json.loads(file.read_text())
     return [{column: {"program": name, **row}.get(column) for column in columns} for name, row in rows.items()]
 

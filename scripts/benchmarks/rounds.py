@@ -19,7 +19,7 @@ import numpy as np
 
 import fedjax_drag as fd
 from benchmarks.roofline import peak_flops, step_flops
-from benchmarks.timing import Contestants, Row, Times, check_names, in_turn, peak_memory, ratio, warm_up
+from benchmarks.timing import Contestants, Row, Times, check_names, in_turn, ratio, warm_up
 from benchmarks.workloads import Workload, select
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.batching import draw_positions, gather
@@ -70,7 +70,6 @@ def measure(work: Workload, repeats: int, options: Mapping[str, Any], chosen: Co
         if rule and name in chosen:
             contestants[name] = engine_rounds(work, data, rule(), {**options, **mesh}, work.rounds)
     warm_up(contestants)
-    memory = peak_memory()  # before torch is imported
     if "torch" in chosen:
         from benchmarks.torch_baseline import torch_device, torch_round
 
@@ -82,10 +81,10 @@ def measure(work: Workload, repeats: int, options: Mapping[str, Any], chosen: Co
     times = in_turn(contestants, repeats, work.rounds)
     peak = max(peak, peak_flops())
     limit = 1e3 * work.steps * step_flops(work.model(), data.input_shape, work.batch_size) / peak
-    return [_row(work, name, times, limit, memory) for name in times]
+    return [_row(work, name, times, limit) for name in times]
 
 
-def _row(work: Workload, name: str, times: Times, limit: float, memory: float) -> Row:
+def _row(work: Workload, name: str, times: Times, limit: float) -> Row:
     """One contestant; ``of_peak`` is the share of the hardware limit that it reaches."""
     ms = statistics.median(times[name])
     return {
@@ -96,7 +95,6 @@ def _row(work: Workload, name: str, times: Times, limit: float, memory: float) -
         "ratio_to_bare": ratio(times, name, "bare"),
         "ratio_to_torch": ratio(times, name, "torch"),
         "of_peak": limit / ms,
-        "peak_memory_mib": None if name == "torch" else memory,
     }
 
 

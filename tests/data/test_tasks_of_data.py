@@ -1,9 +1,11 @@
 """Methods on the data sets for other tasks, under attack."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import fedjax_drag as fd
 import tasks
@@ -76,15 +78,32 @@ def test_flipped_labels_harm_the_mean():
 def test_the_table_of_the_page_is_made_of_the_lines(tmp_path, capsys):
     lines = tmp_path / "tasks.jsonl"
     cells = [
-        ("none", "FedAvg", 0.5),
-        ("none", "FedAvg", 0.25),
-        ("sign flip", "FedAvg", 1e5),
-        ("sign flip", "Krum", 0.1),
+        ("none", "FedAvg", 0, 0.5),
+        ("none", "FedAvg", 1, 0.25),
+        ("sign flip", "FedAvg", 0, 1e5),
+        ("sign flip", "Krum", 0, 0.1),
     ]
-    line = '{{"task": "shapes", "metric": "f1", "attack": "{}", "rule": "{}", "seed": 0, "value": {}}}\n'
+    line = '{{"task": "shapes", "metric": "f1", "attack": "{}", "rule": "{}", "seed": {}, "value": {}}}\n'
     lines.write_text("".join(line.format(*cell) for cell in cells))
     tasks.table(lines)
     assert capsys.readouterr().out.splitlines()[2:] == [
         "| shapes: f1 | none | 0.375 |  |  |  |  |",
         "| shapes: f1 | sign flip | diverged |  |  | 0.1 |  |",
     ]
+
+
+def test_a_table_keeps_short_runs_apart_and_takes_the_last_of_a_seed(tmp_path, capsys):
+    line = {"task": "shapes", "metric": "f1", "attack": "none", "rule": "Krum", "seed": 0}
+    lines = [line | {"rounds": rounds, "value": value} for rounds, value in ((2, 0.1), (60, 0.5), (60, 0.7))]
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    tasks.table(file)
+    *_, short, whole = capsys.readouterr().out.splitlines()
+    assert short == "| shapes: f1 after 2 rounds | none |  |  |  | 0.1 |  |"
+    assert whole == "| shapes: f1 | none |  |  |  | 0.7 |  |"
+
+
+def test_an_unknown_task_is_named():
+    result = CliRunner().invoke(tasks.app, ["run", "adult"])
+    assert result.exit_code == 2
+    assert "must be one of adult_hours" in " ".join(result.output.split())

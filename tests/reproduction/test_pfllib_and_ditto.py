@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from typer.testing import CliRunner
 
 import ditto
 import fedjax_drag as fd
@@ -71,3 +72,9 @@ def test_tables_of_ditto_are_of_the_last_evaluations_and_paired(tmp_path):
     assert ditto.table(found, 0.1, "worst_tenth", less="alone")[2] == ["Ditto 1", *["25.0 ± 0.0"] * 3]
     ditto.draw(found, [0.1], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+def test_a_table_of_no_runs_is_refused(tmp_path):
+    result = CliRunner().invoke(pfllib.app, ["table", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "must be a folder with runs of this script" in " ".join(result.output.split())
