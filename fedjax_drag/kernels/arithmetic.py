@@ -65,7 +65,19 @@ def product(a: Shaped[Array, "..."], b: Shaped[Array, "..."]) -> Shaped[Array, "
 
 def inverse(x: Any) -> Float[Array, "..."]:
     """``1 / x``, and 0 where ``x`` is 0: a term divided by a zero norm vanishes."""
-    return jnp.where(x != 0, 1 / jnp.where(x != 0, x, 1), 0)
+    safe = jnp.where(x != 0, x, 1)
+    return jnp.where(x != 0, _reciprocal(safe) if jnp.issubdtype(safe.dtype, jnp.floating) else 1 / safe, 0)
+
+
+@jax.custom_jvp
+def _reciprocal(x: jax.Array) -> jax.Array:
+    return 1 / x
+
+
+@_reciprocal.defjvp
+def _reciprocal_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    per = _reciprocal(*primals)
+    return per, -(tangents[0] * per) * per  # the inverse of a square overflows at lengths below 1e-19
 
 
 def cohort_size(deltas: Deltas) -> int:

@@ -6,7 +6,6 @@ A CPU looks whether squares are safe and measures again where they are not: in a
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,6 +23,7 @@ from fedjax_drag.kernels.arithmetic import (
     row_sums,
     scale,
     single,
+    sum_rows,
 )
 from fedjax_drag.types import Deltas, Params
 
@@ -42,6 +42,7 @@ def norms(deltas: Deltas) -> Float[Array, " clients"]:
     return _measure(deltas)[0]
 
 
+@jax.custom_jvp
 def norm(tree: Any) -> Float[Array, ""]:
     """Euclidean norm over all leaves together (scalar); 0 if that is not a finite number."""
     leaves = [accurate(leaf) for leaf in jax.tree.leaves(tree)]
@@ -50,6 +51,19 @@ def norm(tree: Any) -> Float[Array, ""]:
     unit, per_unit = _unit_of(jnp.where(usable, largest, 1.0))
     total = sum(jnp.square(leaf * per_unit).sum() for leaf in leaves)
     return _length(usable, unit, total)
+
+
+@norm.defjvp
+def _norm_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[jax.Array, jax.Array]:
+    length = norm(*primals)
+    along = [(x * inverse(length) * change).sum() for x, change in _moving(*primals, *tangents)]
+    return length, sum(along, jnp.zeros_like(length)).astype(length.dtype)
+
+
+def _moving(tree: Any, change: Any) -> list[tuple[jax.Array, jax.Array]]:
+    """The leaves that have a derivative, and their changes; 0 for what is not finite, 0 times which would be NaN."""
+    leaves = zip(map(accurate, jax.tree.leaves(tree)), jax.tree.leaves(change), strict=True)
+    return [(jnp.where(jnp.isfinite(x), x, 0), accurate(dx)) for x, dx in leaves if dx.dtype != jax.dtypes.float0]
 
 
 def is_finite(tree: Any) -> Bool[Array, ""]:
@@ -96,6 +110,7 @@ def unit_rows(x: Float[Array, "*rows n"]) -> Float[Array, "*rows n"]:
     return jnp.where(some, scaled * jax.lax.rsqrt(jnp.where(some, jnp.square(scaled).sum(-1, keepdims=True), 1)), 0)
 
 
+@jax.custom_jvp
 def _products(deltas: Deltas, other: Params) -> Float[Array, " clients"]:
     """Inner product of each client's delta with ``other`` ``[S]``, in which no sum may overflow."""
     if cohort_size(deltas) == 1:
@@ -108,6 +123,14 @@ def _products(deltas: Deltas, other: Params) -> Float[Array, " clients"]:
 
     in_one_pass_with_norms = functools.partial(row_sums, lambda d, u: accurate(d) * u)
     return jax.lax.platform_dependent(deltas, other, cpu=as_product, default=in_one_pass_with_norms)
+
+
+@_products.defjvp
+def _products_jvp(primals: tuple[Deltas, Params], tangents: tuple[Deltas, Params]) -> tuple[jax.Array, jax.Array]:
+    (deltas, other), (of_deltas, of_other) = primals, tangents
+    # In the gradient by the other, a client that does not count is 0 times what it sent.
+    finite = jax.tree.map(lambda d: jnp.where(jnp.isfinite(d), d, 0), deltas)
+    return _products(deltas, other), _products(of_deltas, other) + _products(finite, of_other)
 
 
 def angles(deltas: Deltas, reference: Params) -> Float[Array, " clients"]:
@@ -128,6 +151,7 @@ def angles(deltas: Deltas, reference: Params) -> Float[Array, " clients"]:
     return jnp.where(usable, 2 * jnp.arctan2(from_unit(-1), from_unit(1)), jnp.pi / 2)
 
 
+@jax.custom_jvp
 def _measure(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
     """Each row's norm ``[S]``, 0 if that is not finite, and a bound on its entries ``[S]``: one pass as a rule.
 
@@ -139,13 +163,20 @@ def _measure(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
     return jax.lax.platform_dependent(deltas, cpu=_measure_twice, default=_measure_once)
 
 
+@_measure.defjvp
+def _measure_jvp(primals: tuple[Deltas], tangents: tuple[Deltas]) -> tuple[tuple[jax.Array, jax.Array], Any]:
+    length, bound = _measure(*primals)
+    along = [sum_rows(x * expand(inverse(length), x) * change) for x, change in _moving(*primals, *tangents)]
+    return (length, bound), (sum(along, jnp.zeros_like(length)).astype(length.dtype), jnp.zeros_like(bound))
+
+
 def _measure_twice(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
     """:func:`_measure` with more passes where squares are not safe."""
     squares, safe = _squares(deltas)
 
     def plain() -> tuple[jax.Array, jax.Array]:
-        lengths = jnp.sqrt(jnp.where(safe, squares, 1.0))
-        return lengths, jax.lax.stop_gradient(lengths)
+        lengths = jnp.sqrt(squares)
+        return lengths, lengths
 
     def scaled() -> tuple[jax.Array, jax.Array]:
         largest = _largest(deltas)
@@ -164,17 +195,15 @@ def _measure_once(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
     long = 2.0 ** (jnp.finfo(dtype).maxexp // 2 + 6)
     short = 1 / long
 
-    def squares_in(unit: float, entry: Callable[[jax.Array], jax.Array] = lambda x: x) -> jax.Array:
-        return row_sums(lambda leaf: jnp.square(entry(leaf.astype(dtype)) * (1 / unit)), deltas)
+    def squares_in(unit: float) -> jax.Array:
+        return row_sums(lambda leaf: jnp.square(leaf.astype(dtype) * (1 / unit)), deltas)
 
     plain = squares_in(1.0)
     too_long, too_short = ~(plain < SAFE_SQUARES[1]), plain < SAFE_SQUARES[0]  # the former also if they are NaN
-    # Entries of other rows are left out of the short unit, in which the gradient of their squares overflows.
-    in_short = squares_in(short, lambda x: jnp.where(jnp.abs(x) < 1, x, 0))
-    squares = jnp.where(too_long, squares_in(long), jnp.where(too_short, in_short, plain))
+    squares = jnp.where(too_long, squares_in(long), jnp.where(too_short, squares_in(short), plain))
     unit = jnp.where(too_long, long, jnp.where(too_short, short, 1.0)).astype(dtype)
     largest = [accurate(_magnitudes(leaf).max(axes_of_params(leaf), initial=0.0)) for leaf in jax.tree.leaves(deltas)]
-    bound = jax.lax.stop_gradient(functools.reduce(jnp.maximum, largest))
+    bound = functools.reduce(jnp.maximum, largest)
     return _length(jnp.isfinite(bound) & (bound > 0), unit, squares), bound
 
 
@@ -188,13 +217,13 @@ def _squares(deltas: Deltas) -> tuple[jax.Array, jax.Array]:
 def _largest(deltas: Deltas) -> jax.Array:
     """Largest absolute entry of each row ``[S]``; infinite if any entry is not finite."""
     largest = [jnp.max(_magnitudes(flat_rows(leaf)), axis=1, initial=0.0) for leaf in jax.tree.leaves(deltas)]
-    return jax.lax.stop_gradient(jnp.stack(largest).max(0))
+    return jnp.stack(largest).max(0)
 
 
 def _largest_of(tree: Any) -> jax.Array:
     """Largest absolute entry of all leaves (scalar); infinite if any entry is not finite."""
     largest = [jnp.max(_magnitudes(accurate(leaf)), initial=0.0) for leaf in jax.tree.leaves(tree)]
-    return jax.lax.stop_gradient(jnp.stack(largest).max())
+    return jnp.stack(largest).max()
 
 
 def _magnitudes(x: jax.Array) -> jax.Array:

@@ -497,7 +497,7 @@ def test_as_many_attackers_as_it_tolerates_send_long_deltas(case, magnitude):
 @pytest.mark.thorough
 @parametrize(AGGREGATORS, slow=lambda case: case.label not in ("drag", "median"))
 def test_gradients_are_finite(case):
-    """Attacks are optimised through rules."""
+    """Attacks are optimised through rules; of clients that are rejected, there is none, and short deltas have one."""
     rule, _ = compiled(case)
     direction = np.random.default_rng(5).normal(size=SIZE)
     state, extra = settled(case), extras(COHORT)
@@ -507,9 +507,16 @@ def test_gradients_are_finite(case):
         moved = jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(params)])
         return moved @ direction
 
-    gradient = flatten(jax.jit(jax.grad(objective))(unflatten(matrix())), 1)
+    slope = jax.jit(jax.grad(objective))
+    gradient = flatten(slope(unflatten(matrix())), 1)
     assert np.isfinite(gradient).all()
     assert gradient.any() != case.flat
+    assert np.isfinite(flatten(slope(unflatten(1e-25 * matrix())), 1)).all()
+    rejected, G = np.arange(COHORT) == 2, matrix()
+    G[rejected] = np.nan
+    gradient = flatten(slope(unflatten(G)), 1)
+    assert np.isfinite(gradient).all()
+    assert not gradient[rejected].any()
 
 
 @parametrize(AGGREGATORS, slow=lambda case: case.label != "drag", fast=lambda case: False)
