@@ -44,6 +44,6 @@ class foolsgold_taco(PlainAggregator):
         del state
         cosine = tree.cosines(deltas, tree.mean(deltas, valid))
         trust = jnp.where(valid, jnp.maximum(cosine, 0.0), 0.0)
-        weight = trust * tree.inverse(trust.sum())
+        weight = jnp.where(valid, trust * tree.inverse(trust.sum()), 0.0)
         metrics = {"weight": weight, "cosine": cosine, "trust": trust}
         return tree.move(params, tree.weighted_sum(weight, deltas)), MetricsOnly(metrics)

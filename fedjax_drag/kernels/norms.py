@@ -142,13 +142,13 @@ def angles(deltas: Deltas, reference: Params) -> Float[Array, " clients"]:
     """
     row_norms, reference_norm = norms(deltas), norm(reference)
     unit = scale(inverse(reference_norm), jax.tree.map(accurate, reference))
-    per_row = inverse(row_norms)
-
-    def from_unit(sign: int) -> jax.Array:
-        return norms(jax.tree.map(lambda d, u: accurate(d) * expand(per_row, d) + sign * u, deltas, unit))
-
     usable = (row_norms > 0) & (reference_norm > 0)
-    return jnp.where(usable, 2 * jnp.arctan2(from_unit(-1), from_unit(1)), jnp.pi / 2)
+    units = jax.tree.map(lambda d: jnp.where(expand(usable, d), accurate(d), 0) * expand(inverse(row_norms), d), deltas)
+
+    def from_unit(sign: int) -> jax.Array:  # as far from either where there is no angle
+        return jnp.where(usable, norms(jax.tree.map(lambda d, u: d + sign * u, units, unit)), 1.0)
+
+    return 2 * jnp.arctan2(from_unit(-1), from_unit(1))
 
 
 @jax.custom_jvp
