@@ -135,6 +135,7 @@ def run(chosen: Sequence[str], out: Path, minutes: float, profile: bool = False,
     finally:
         for child in children.values():
             child.kill()
+            child.communicate()
     if not rows:
         raise ValueError(f"--minutes {minutes:g}: no row was measured in that time")
     return file
