@@ -205,8 +205,9 @@ class _Clock:
 
     def _measured(self, changes: Mapping[str, Any], before: Mapping[str, Any] | None = None, note: str = "") -> Timing:
         """The row of a setting: changes to the answers before."""
-        unsaid = ("clients_per_chunk", None, self.asked.clients_per_chunk)
-        said = {key: value for key, value in changes.items() if (key, value, None) != unsaid}
+        said = dict(changes)
+        if self.asked.clients_per_chunk is None and changes.get("clients_per_chunk", 0) is None:
+            said.pop("clients_per_chunk", None)  # as it is
         row = Timing(_shown(said) or PRESENT, {**(before or {}), **changes}, note=note)
         try:
             simulation = self._traced(row.keys)

@@ -117,8 +117,7 @@ def said(answer: Any, done: int) -> Reason | None:
 
 
 def _is_true(answer: Any) -> bool:
-    is_one = isinstance(answer, bool | np.bool_ | np.ndarray | jax.Array) and np.shape(answer) == ()
-    return is_one and getattr(answer, "dtype", np.dtype(bool)) == np.dtype(bool) and bool(answer)
+    return answer is True or (getattr(answer, "shape", None) == () and answer.dtype == np.bool_ and bool(answer))
 
 
 Step = Callable[[Any, Totals, Any], tuple[Any, Any, Totals]]
