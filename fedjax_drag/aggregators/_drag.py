@@ -55,8 +55,8 @@ class drag(WeightedAggregator):
 
     References:
       Xiao et al., Divergence-based adaptive aggregation for Byzantine robust federated learning, Algorithm 1; Zhu et
-      al., DRAG, Algorithm 1. Interpretation: the latter prints ``theta - Delta``, a slip of the sign. In the first
-      round the same deltas serve for ``r_0`` and ``v_m``. A zero reference has cosine 0 with everything and adds
+      al., DRAG, equations 6 to 11. Interpretation: the latter prints ``theta - Delta``, a slip of the sign. In the
+      first round the same deltas serve for ``r_0`` and ``v_m``. A zero reference has cosine 0 with everything and adds
       nothing.
     """
 
