@@ -43,7 +43,7 @@ class lasa(PlainAggregator):
       ValueError: if an argument is out of range.
 
     Breakdown point:
-      1/2 for the length of the step, at most M; its direction is bounded only where S_l is honest
+      1/2 for the length of the step, at most sqrt(L) M with L layers; its direction is bounded only where S_l is honest
 
     Cost:
       32 passes that count, and 8 passes over the deltas

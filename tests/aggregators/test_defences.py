@@ -123,6 +123,16 @@ def test_a_client_is_left_out_of_the_layer_in_which_it_is_unusual_only():
     np.testing.assert_allclose(np.delete(state.metrics["selected"], 4), 1.0, rtol=1e-6)
 
 
+def test_a_step_whose_layers_are_of_different_clients_may_be_longer_than_a_clipped_delta():
+    """Two clients have all their length in the matrix, two in the bias, and one half of its squares in each."""
+    shares = np.sqrt([[1, 0], [1, 0], [0, 1], [0, 1], [0.5, 0.5]])  # of a length M = 1
+    G = np.repeat(shares / np.sqrt([8, 4]), [8, 4], axis=1)
+    update, state = play(a.lasa(0.0), G)
+    np.testing.assert_allclose(np.linalg.norm(update), np.sqrt(2) * (2 + np.sqrt(0.5)) / 3, rtol=1e-5)  # 1.28 M
+    np.testing.assert_allclose(state.metrics["scale"], 1.0, rtol=1e-6)
+    assert "at most sqrt(L) M with L layers" in str(a.lasa.__doc__)
+
+
 def test_copies_join_the_cohort_of_the_other_rule():
     G = draw()
     np.testing.assert_array_equal(play(a.foundationfl(a.median(), 0), G)[0], play(a.median(), G)[0])
