@@ -34,7 +34,8 @@ class foolsgold_taco(PlainAggregator):
 
     References:
       Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction, Algorithm 1.
-      Interpretation: the extra factor 1/N is dropped; a negative cosine counts as 0.
+      Interpretations: the paper compares with the aggregate, into which the scores enter themselves; here the plain
+      mean takes its place. The extra factor 1/N is dropped; a negative cosine counts as 0.
     """
 
     reports = ("trust",)

@@ -67,9 +67,9 @@ class fedacg(SummedMethod):
       ``m`` and says of the server's step only that it is that of all methods (``moves_server=False``).
       **[reading]** Liu et al., TACO: Tackling over-correction in federated learning with tailored adaptive correction,
       Algorithm 1, start clients at ``theta`` and weigh them by their numbers of examples (``start="global"``,
-      ``aggregator=fedavg("examples")``); their ``m_t``, which they do not define, is taken for ``lam m``. In the loss
-      the term is ``beta/2 ||w - phi||^2``; the code of the method's authors has no 1/2, so that a weight there is a
-      ``beta`` of twice as much here.
+      ``aggregator=fedavg("examples")``); their ``m_t``, which they do not define, is taken for ``lam m``, though their
+      server subtracts what their loss adds to ``theta``. In the loss the term is ``beta/2 ||w - phi||^2``; the code of
+      the method's authors has no 1/2, so that a weight there is a ``beta`` of twice as much here.
     """
 
     lam: Scalar = 0.85
