@@ -35,7 +35,8 @@ class Part:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name, hint in inspect.get_annotations(cls).items():
+        cls.__annotations__ = _annotations(cls)
+        for name, hint in cls.__annotations__.items():
             if name not in vars(cls) and hasattr(cls, name) and typing.get_origin(hint) is not typing.ClassVar:
                 setattr(cls, name, dataclasses.field())  # what is inherited under the name of a field is no default
         dataclasses.dataclass(frozen=True, eq=False)(cls)
@@ -91,6 +92,15 @@ class Part:
 def _is_same(leaf: Any, other: Any) -> bool:
     is_traced = isinstance(leaf, Tracer) or isinstance(other, Tracer)
     return leaf is other or (not is_traced and bool(np.array_equal(leaf, other)))
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    """Those of the class itself; texts, as ``from __future__ import annotations`` makes them, as what they stand for."""
+    try:
+        return inspect.get_annotations(cls, eval_str=True, locals={**vars(cls), cls.__name__: cls})
+    except NameError as error:
+        said = "must be defined where the class is, not only for type checkers: it decides what is a traced number"
+        raise NameError(f"{cls.__name__}: {error.name} in the type of a field {said}", name=error.name) from None
 
 
 def is_scalar(hint: Any) -> bool:

@@ -22,7 +22,7 @@ from cases import (
 from quadratics import batches, uplink_of
 
 from fedjax_drag import aggregators, attacks
-from fedjax_drag.types import Aggregator, Attack, WrappedAttack
+from fedjax_drag.types import Aggregator, Attack, Part, Scalar, WrappedAttack
 from fedjax_drag.types._part import told
 
 COHORT = 7
@@ -50,6 +50,25 @@ def test_equal_numbers_of_other_types_are_equal():
     assert one == other != aggregators.drag(c=0.25)
     assert hash(one) == hash(other)
     assert one != aggregators.br_drag(c=0.5)
+
+
+def test_types_of_fields_may_be_texts():
+    """As ``from __future__ import annotations`` makes them all."""
+
+    class quoted(Part):
+        number: "Scalar | None" = None
+        inner: "quoted | None" = None
+        flag: "bool" = False
+
+    part = quoted(0.5, quoted(jnp.float32(1.5)), True)
+    assert jax.tree.leaves(part) == [0.5, 1.5]
+    assert jax.tree.structure(part) == jax.tree.structure(quoted(2.0, quoted(3.0), True))
+    with pytest.raises(ValueError, match="^flag='yes': must be True or False"):
+        quoted(flag="yes")
+    with pytest.raises(NameError, match="^unknown_type: Sclar in the type of a field must be defined"):
+
+        class unknown_type(Part):
+            number: "Sclar" = 1.0  # pyright: ignore[reportUndefinedVariable]  # noqa: F821
 
 
 def test_a_part_around_another_has_what_that_has_unless_it_has_its_own():
