@@ -59,6 +59,8 @@ class cross_entropy(Loss):
         """``(logits [..., C], labels [...]) -> [...]``, the loss of each label."""
         if not jnp.issubdtype(labels.dtype, jnp.integer):
             raise ValueError(f"labels: of type {labels.dtype}; must be integers, the numbers of classes")
+        if logits.shape[:-1] != labels.shape:
+            raise ValueError(f"labels: shape {labels.shape}; must be {logits.shape[:-1]}, one for logits [C]")
         shifted = logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True))
         chosen = jnp.sum(jnp.where(jnp.arange(logits.shape[-1]) == labels[..., None], shifted, 0.0), -1)
         smoothed = self.label_smoothing * (shifted.mean(-1) - chosen)

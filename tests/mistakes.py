@@ -137,6 +137,7 @@ DATA = (
     Mistake("targets of two forms", "fd.data.from_arrays(x, y + 0.5, x, y)", "test", "beside float32[N] of train"),
     Mistake("regression without a loss", "run(data=split(y + 0.5))", "data=", "loss must be given"),
     Mistake("one-hot labels", "run(data=split(np.eye(10)[y]))", "data=", ".argmax(1) of one-hot ones"),
+    Mistake("labels in a column", "run(data=split(y[:, None]))", "data=", ".ravel() of a column"),
     Mistake("labels as text", "split(y.astype(str))", "train_y", "must be integers or floating"),
     Mistake("split by label", "fd.data.partition.shards(split(y + 0.5), 3)", "arrays", "must be labels"),
     Mistake(
@@ -147,6 +148,7 @@ DATA = (
     ),
     Mistake("metric not in a list", "run(metrics=fd.metrics.f1())", "metrics=f1", "must be a list of metrics"),
     Mistake("metric that is not measured", "run(metric='f1')", "metric='f1'", "loss; add others to metrics"),
+    Mistake("integers as numbers", "run(model=fd.models.mlp(1), loss=fd.losses.mse())", "model:", "need num_classes=0"),
     Mistake("loss of other targets", "run(loss=fd.losses.mse())", "loss", "take outputs float32[B, 10]"),
 )
 

@@ -310,7 +310,9 @@ class Settings(Arguments):
         targets = f"data={self.data!r}"
         if self.loss is None:
             allowed = "loss must be given, such as fd.losses.mse() or token_cross_entropy()"
-            raise ValueError(f"{targets}: {allowed}; labels are integers [N], .argmax(1) of one-hot ones")
+            is_column = getattr(self.data.train.y, "shape", ())[1:] == (1,)
+            labels = ".ravel() of a column" if is_column else ".argmax(1) of one-hot ones"
+            raise ValueError(f"{targets}: {allowed}; labels are integers [N], {labels}")
         if self.attack is not None and self.attack.needs_labels:
             raise ValueError(f"attack={self.attack.name}: needs one label for each example, which is not in {targets}")
 

@@ -240,6 +240,8 @@ def test_a_loss_is_one_number_an_example(loss, outputs, targets, wanted):
         (lambda: fd.metrics.f1(average="weighted"), "average='weighted'"),
         (lambda: fd.metrics.top_k_accuracy(k=0), "k"),
         (lambda: fd.losses.mse()(OUTPUTS, NUMBERS[:, 0]), r"must be \(211,\) as of the targets"),
+        (lambda: fd.losses.cross_entropy()(LOGITS, LABELS[:, None]), r"labels: shape \(211, 1\); must be \(211,\)"),
+        (lambda: fd.losses.token_cross_entropy()(LOGITS, HOT.astype(int)), "labels: shape"),
         (lambda: fd.metrics.perplexity()(OUTPUTS, NUMBERS), "perplexity: outputs"),
     ],
 )

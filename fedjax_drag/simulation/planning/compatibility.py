@@ -18,6 +18,7 @@ from fedjax_drag.attacks._forgery import KNOWLEDGE, check_forgery
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.data.normalization import TOKENS
+from fedjax_drag.losses import cross_entropy
 from fedjax_drag.models.cnn import CNN
 from fedjax_drag.models.lenet import LeNet
 from fedjax_drag.models.lora import LoRA
@@ -261,11 +262,9 @@ def check_model(model: Model, example: Any, target: Any) -> tuple[Params, ModelS
     Raises:
       ValueError: it fails, would train what is not floating, keeps a random key in its collections, draws random
         numbers or changes its collections in evaluation, has dropout that training leaves off, draws random numbers by
-        an argument that is not known, changes the shape of its collections, or does not return
-        one output for each example, of classes their logits.
+        an unknown argument, changes the shape of its collections, or does not return one output, or logits, an example.
     """
-    name = model.form.name
-    dropout: list[str] = []
+    name, dropout = model.form.name, list[str]()
     params, state = jax.eval_shape(model.init, jax.random.key(0))
     if not jax.tree.leaves(params):
         raise ValueError(f"{name}: has no parameters; must have some to be trained")
@@ -288,10 +287,10 @@ def check_model(model: Model, example: Any, target: Any) -> tuple[Params, ModelS
     except Exception as error:  # a user's model may raise anything
         what = f"fails for inputs {tree.described(example, 1)}"
         raise ValueError(f"{name}: {what}: {checks.first_line(error)}") from error
-    _check_outputs(logits, model.num_classes, target)
+    _check_outputs(logits, model, target)
     with nn.intercept_methods(_listing_dropout(dropout)):
         logits, statistics = _in_training(name, model, params, state, of_length(2, example))
-    _check_outputs(logits, model.num_classes, of_length(2, target))
+    _check_outputs(logits, model, of_length(2, target))
     tree.check_like(f"{name}: collections after a training step", statistics, "those before", state.statistics)
     if dropout and not model.streams:
         raise ValueError(f"{name}: has dropout ({dropout[0]}) that is off in training: {_REMEDY}")
@@ -319,12 +318,13 @@ def _in_training(name: str, model: Model, params: Params, state: ModelState, exa
         raise ValueError(f"{name}: {what}: {checks.first_line(error)}") from error
 
 
-def _check_outputs(outputs: Any, num_classes: int, targets: Any) -> None:
+def _check_outputs(outputs: Any, model: Model, targets: Any) -> None:
     """Refuses outputs that are not floating, or of classes not the logits of all of them."""
     number, got = jax.tree.leaves(targets)[0].shape[0], getattr(outputs, "shape", None)
     given = f"model: returns {type(outputs).__name__ if got is None else f'shape {got}'} for {number} examples"
-    if num_classes and got != (*targets.shape, num_classes):
-        raise ValueError(f"{given}; must be {(*targets.shape, num_classes)}, the logits")
+    if model.num_classes and got != (*targets.shape, model.num_classes):
+        remedy = "" if isinstance(model.loss, cross_entropy) else "; integers that are no classes need num_classes=0"
+        raise ValueError(f"{given}; must be {(*targets.shape, model.num_classes)}, the logits{remedy}")
     leaves = jax.tree.leaves(outputs)
     if not leaves or any(getattr(leaf, "shape", ())[:1] != (number,) for leaf in leaves):
         raise ValueError(f"{given}; must be an array, or several, with an entry for each")
