@@ -177,7 +177,8 @@ def from_pandas(
       **options: of :func:`from_arrays`, such as ``num_classes=0`` for integers that are no classes.
 
     Raises:
-      ValueError: one line that names a column that is not there, or the one with missing values.
+      ValueError: one line that names a column that is not there or there twice, has missing values, or values of
+        another kind, such as dates.
     """
     for argument, name in (("target", target), ("users", users)):
         if name is not None and name not in train.columns:
@@ -187,6 +188,12 @@ def from_pandas(
     for part, table in (("train", train), ("test", test)):
         if absent := [name for name in (*inputs, target) if name not in table.columns]:
             raise checks.ArgumentError(part, f"no column {absent[0]!r}, which train has")
+        if not table.columns.is_unique:
+            twice = table.columns[table.columns.duplicated()][0]
+            raise checks.ArgumentError(part, f"several columns {twice!r}; must have different names")
+        if others := [name for name in (*inputs, target) if table[name].dtype.kind in "mMc"]:
+            said = f"{others[0]!r} is {table[others[0]].dtype}; must be numbers, text, categories or truth values"
+            raise checks.ArgumentError(part, said)
         for name in (target, *(() if impute else inputs)):
             if number := int(table[name].isna().sum()):
                 remedy = "" if name == target else ", or give impute=True"
@@ -195,12 +202,11 @@ def from_pandas(
     if users is not None:
         if number := int(train[users].isna().sum()):
             raise checks.ArgumentError("train", f"{number} values of {users!r} are missing; must be none")
-        names = sorted(train[users].unique(), key=str)
+        names = sorted(set(train[users]), key=str)
         place = {name: user for user, name in enumerate(names)}
-        options = {"users": train[users].map(place).to_numpy(), "user_names": tuple(map(str, names))} | options
+        options = {"users": [place[name] for name in train[users]], "user_names": tuple(map(str, names))} | options
         if users in test.columns:
-            known = test[users].map(place).fillna(-1).to_numpy().astype(int)
-            options = {"test_users": known.tolist()} | options
+            options = {"test_users": [place.get(name, -1) for name in test[users]]} | options
     return from_arrays(train_x, train_y, test_x, test_y, **options)
 
 

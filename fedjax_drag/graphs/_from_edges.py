@@ -25,18 +25,21 @@ class from_edges(Graph):
       >>> star = fd.graphs.from_edges([(0, i) for i in range(1, 10)])
     """
 
-    edges: str | Sequence[Sequence[float]]
+    edges: str | Path | Sequence[Sequence[float]]
 
     def __post_init__(self) -> None:
         rows: Any = self.edges
-        if isinstance(self.edges, str):
+        if isinstance(self.edges, str | Path):
             try:
                 lines = Path(self.edges).read_text(encoding="utf-8-sig").splitlines()
                 rows = [tuple(map(float, line.replace(",", " ").split())) for line in lines if line.strip()]
             except (OSError, ValueError) as error:
                 allowed = f"must be a file with two or three numbers in each line; {first_line(error)}"
                 raise ArgumentError("edges", allowed, given=self.edges) from None
-        object.__setattr__(self, "edges", tuple(map(tuple, rows)))  # which has a hash
+        try:
+            object.__setattr__(self, "edges", tuple(map(tuple, rows)))  # which has a hash
+        except TypeError:
+            raise ArgumentError("edges", "must be pairs of client ids, or a file", given=rows) from None
         super().__post_init__()
 
     def adjacency(self, num_nodes: int) -> np.ndarray:

@@ -95,7 +95,7 @@ def _is_same(leaf: Any, other: Any) -> bool:
 
 
 def _annotations(cls: type) -> dict[str, Any]:
-    """Those of the class itself; texts, as ``from __future__ import annotations`` makes them, as what they stand for."""
+    """Those of the class itself; texts, as ``from __future__ import annotations`` makes them, are evaluated."""
     try:
         return inspect.get_annotations(cls, eval_str=True, locals={**vars(cls), cls.__name__: cls})
     except NameError as error:

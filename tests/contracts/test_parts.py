@@ -63,9 +63,9 @@ def test_types_of_fields_may_be_texts():
     part = quoted(0.5, quoted(jnp.float32(1.5)), True)
     assert jax.tree.leaves(part) == [0.5, 1.5]
     assert jax.tree.structure(part) == jax.tree.structure(quoted(2.0, quoted(3.0), True))
-    with pytest.raises(ValueError, match="^flag='yes': must be True or False"):
+    with pytest.raises(ValueError, match=r"^flag='yes': must"):
         quoted(flag="yes")
-    with pytest.raises(NameError, match="^unknown_type: Sclar in the type of a field must be defined"):
+    with pytest.raises(NameError, match=r"^unknown_type: Sclar in the type of a field must"):
 
         class unknown_type(Part):
             number: "Sclar" = 1.0  # pyright: ignore[reportUndefinedVariable]  # noqa: F821

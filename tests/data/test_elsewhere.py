@@ -184,6 +184,10 @@ def test_users_are_told_by_their_values(table):
     np.testing.assert_array_equal(fed.test_users, [1, -1, -1, 0])
     with pytest.raises(ValueError, match="train: 1 values of 'state' are missing"):
         from_pandas(table.assign(state=[2, None, 3, 10]), table, target="income", users="state")
+    kinds = table.assign(state=table["state"].astype("category").cat.add_categories("c"))  # of which train has none
+    fed = from_pandas(kinds, kinds.assign(state=kinds["state"].mask([True, False] * 2, "c")), "income", users="state")
+    np.testing.assert_array_equal(fed.users, [1, 0, 1, 0])
+    np.testing.assert_array_equal(fed.test_users, [-1, 0, -1, 0])
 
 
 def test_missing_values_are_refused_or_imputed(table):
@@ -211,5 +215,11 @@ def test_columns_that_are_not_there_are_refused(table, arguments, message):
         from_pandas(table, table.drop(columns="job"), target="income")
     with pytest.raises(ValueError, match=r"^test: must have numbers in 'age', as train has; .*'old'$"):
         from_pandas(table, table.assign(age="old"), target="income")
+    twice = table[["age", "job", "age", "income"]]
+    with pytest.raises(ValueError, match=r"^train: several columns 'age'; must have"):
+        from_pandas(twice, twice, target="income")
+    days = table.assign(born=np.arange(4).astype("M8[D]"))
+    with pytest.raises(ValueError, match=r"^train: 'born' is datetime64\[.*; must be numbers, text"):
+        from_pandas(days, days, target="income")
     with pytest.raises(ValueError, match="test: target 'medium' does not occur in train"):
         from_pandas(table, table.assign(income="medium"), target="income")

@@ -84,6 +84,7 @@ def test_edges_of_a_file_and_their_weights(tmp_path):
     path.write_text("0, 1, 0.25\n1, 2, 0.5\n", encoding="utf-8-sig")  # as a spreadsheet does
     graph = graphs.from_edges(str(path))
     np.testing.assert_allclose(graph.weights(3), [[0.75, 0.25, 0], [0.25, 0.25, 0.5], [0, 0.5, 0.5]])
+    assert graphs.from_edges(path) == graph
     same = graphs.from_edges([[0, 1, 0.25], [1, 2, 0.5]])
     np.testing.assert_array_equal(graph.weights(3), same.weights(3))
     assert hash(same) == hash(graphs.from_edges(((0, 1, 0.25), (1, 2, 0.5))))
@@ -117,6 +118,7 @@ def test_what_is_forged_for_a_neighbour_and_cannot_be_computed_with_is_not_mixed
         (lambda: graphs.from_edges([(0, 1, 0.9), (1, 2, 0.5)]).weights(3), "edges: weights must be >= 0, those of a"),
         (lambda: graphs.from_edges([(0, 1, float("nan"))]).weights(3), "edges: weights must be >= 0, those of a"),
         (lambda: graphs.from_edges("nowhere.txt"), "edges='nowhere.txt': must be a file with.*FileNotFoundError"),
+        (lambda: graphs.from_edges([0, 1, 2]), r"edges=\[0, 1, 2\]: must be pairs of client ids, or a file"),
         (lambda: graphs.changing("ring"), r"graph='ring': must be a graph.*write fd.graphs.ring\(...\)"),
         (lambda: fd.algorithms.decentralised(graphs.ring), r"graph=.*call it, fd.graphs.ring\(...\)"),
         (
