@@ -53,8 +53,8 @@ class Recorder:
       simulation: the run, or the batch of runs that it is part of; it gives the shapes of the state.
       resume: continue from the newest checkpoint in the folder that can be read, if there is one.
       criterion: by what the best state is chosen.
-      in_batch: whether the run is one of several in a program, which resume from the same round: then each state that
-        an evaluation has is on disk when the call returns, and one that is remembered is written with the next of them.
+      in_batch: whether the run is one of several in a program, which resume from the same round: then states are
+        written by :meth:`save`, and when the run is stopped or ends.
 
     Raises:
       FolderError: there are checkpoints, and none can be read.
@@ -76,7 +76,7 @@ class Recorder:
         criterion: Criterion,
         in_batch: bool = False,
     ):
-        self._folder, self._config, self._criterion, self._in_batch = folder, config, criterion, in_batch
+        self._folder, self._config, self._criterion = folder, config, criterion
         self._begun = time.perf_counter()
         from_first(partial(folder.mkdir, parents=True, exist_ok=True))
         self._checkpoints = Checkpoints(folder, config.keep_checkpoints, config.keep_best, config)
@@ -128,19 +128,14 @@ class Recorder:
             self._append(line)
             self._lines += line
             if event.state is not None and event.diverged_at is None:
-                self.remember(event)
-                if self._in_batch:
-                    self._saver.finish()
+                end = len(self._lines)
+                lines_so_far = lambda: bytes(self._lines[:end])
+                self._saver.hold(Held(event.round, event.state, self._merit(event), lines_so_far, self._dtypes))
 
-    def is_best(self, event: Evaluation) -> bool:
-        """Whether the evaluation is the best so far, in a run that keeps the state that has it."""
-        return event.diverged_at is None and self._saver.is_best(self._merit(event))
-
-    def remember(self, event: Evaluation) -> None:
-        """Keeps the state after a recorded evaluation in memory, to be written in time."""
-        end = len(self._lines)
-        lines_so_far = lambda: bytes(self._lines[:end])
-        self._saver.hold(Held(event.round, event.state, self._merit(event), lines_so_far, self._dtypes))
+    def save(self, round_number: int) -> None:
+        """Writes the states that are to be kept after a round; raises as a call does."""
+        with self._writing(round_number):
+            self._saver.finish()
 
     def _merit(self, event: Evaluation) -> float:
         """By which the best state is chosen, as it reads back from ``metrics.jsonl``."""
@@ -199,15 +194,12 @@ class Recorder:
         ended = self._ended_early(history)  # in a program with others that went on
         figures[_STEP] = self.seconds_per_step or seconds_per_step
         self._conclude(figures | {"interrupted": ended is None}, ended)
-        with self._writing(figures["rounds"]):
-            if not self._in_batch:
-                self._saver.finish()
+        self.save(figures["rounds"])
 
     def close(self) -> None:
         """Closes the files, after the newest states are written: whatever ended the run, it can go on from them."""
         with suppress(Exception):  # what ended the run is reported
-            if not self._in_batch:
-                self._saver.finish()
+            self._saver.finish()
         with suppress(OSError):  # a line that could not be written was reported before
             self._stream.close()
 

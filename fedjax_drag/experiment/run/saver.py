@@ -84,10 +84,6 @@ class Saver:
         if keep and is_first():
             import_ahead("orbax.checkpoint")
 
-    def is_best(self, merit: float) -> bool:
-        """Whether a state with this merit would be kept as the best so far."""
-        return bool(self._keep and self._keep_best and merit >= self._best)
-
     def hold(self, one: Held) -> None:
         """Takes over a state after an evaluation; all processes that have parts of it must call.
 
@@ -106,7 +102,7 @@ class Saver:
         leaves = on_host(one.state)
         if not is_first():
             return
-        if self.is_best(one.merit):
+        if self._keep_best and one.merit >= self._best:
             self._best, self._best_round = one.merit, one.round
         self._held.append(one._replace(state=leaves))
         newest = {one.round for one in self._held[-self._keep :]}

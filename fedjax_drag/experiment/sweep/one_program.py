@@ -163,19 +163,19 @@ class _Chunk:
         return starts[0]
 
     def _record(self, event: BatchEvaluation) -> dict[int, Reason]:
-        save = event.round == event.num_rounds or time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
         ended = {cell: self._stoppers[cell](event.of(cell, with_state=False)) for cell in event.rows}
+        save = event.round == event.num_rounds or time.monotonic() - self._saved >= SECONDS_BETWEEN_CHECKPOINTS
+        held = save or sum(leaf.nbytes for leaf in jax.tree.leaves(event.states)) <= LARGEST
         if save:
             self._saved = time.monotonic()
+        if held:
             event = event._replace(states=jax.device_get(event.states))
-        small = sum(leaf.nbytes for leaf in jax.tree.leaves(event.states)) <= LARGEST
         for cell in self._recorders.keys() & event.rows:
-            recorder, alone = self._recorders[cell], event.of(cell, with_state=False)
-            saved = save or ended[cell] is not None
+            recorder, over = self._recorders[cell], ended[cell] is not None
             try:
-                recorder(event.of(cell, with_state=saved))
-                if not saved and small and recorder.is_best(alone):
-                    recorder.remember(event.of(cell))
+                recorder(event.of(cell, with_state=held or over))
+                if save or over:
+                    recorder.save(event.round)
             except Exception as error:  # in its own folder; the others go on
                 self._failed[cell] = error
                 self._recorders.pop(cell).close()
