@@ -17,7 +17,6 @@ from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, Compon
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.own import OwnName
 from fedjax_drag.simulation.model.model import is_model
-from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.settings import Settings
 
@@ -107,13 +106,12 @@ def part(config: Config, key: str, known: Mapping[str, Any] | None = None) -> An
     return each(getattr(config, key), lambda one: _call(key, one, known or {}))
 
 
-def settings(config: Config, fed: FederatedDataset, batching: ClientBatching | None = None) -> Settings:
+def settings(config: Config, fed: FederatedDataset) -> Settings:
     """The settings that a configuration asks for.
 
     Args:
       config: resolved.
       fed: its data, split among clients.
-      batching: how to go through the clients, in place of what the configuration says; None for what it says.
 
     Raises:
       ValueError: a part of the configuration is not valid.
@@ -121,7 +119,7 @@ def settings(config: Config, fed: FederatedDataset, batching: ClientBatching | N
     algorithm = method(config, fed.num_clients)
     num_outputs = fed.num_classes or math.prod(fed.train.y.shape[1:])  # of numbers and of several labels: each has one
     known = {"fed": fed, "num_classes": num_outputs, "num_clients": fed.num_clients}
-    values = {key: part(config, key, known) for key in _SAME} | (batching._asdict() if batching else {})
+    values = {key: part(config, key, known) for key in _SAME}
     made = Settings(algorithm, data=fed, num_rounds=config.rounds, **values)
     made.criterion.check_target("stop_when", config.stop_when)
     return made

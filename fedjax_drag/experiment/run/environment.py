@@ -15,7 +15,6 @@ from fedjax_drag.experiment.plain import read_mapping, write_json
 from fedjax_drag.files import sha256
 from fedjax_drag.simulation.criterion import ACCURACY, Criterion
 from fedjax_drag.simulation.model import initial_params
-from fedjax_drag.simulation.program.clients_axis import ClientBatching
 from fedjax_drag.version import __version__
 
 ENVIRONMENT = "environment.json"
@@ -67,15 +66,6 @@ def read_criterion(folder: Path) -> Criterion:
     stored = read(folder).get("criterion")
     facts: list[Any] = [stored.get(key) for key in CRITERION] if isinstance(stored, dict) else [None]
     return Criterion(*facts) if all(map(isinstance, facts, CRITERION.values())) else ACCURACY
-
-
-def read_batching(folder: Path) -> ClientBatching | None:
-    """How the run in ``folder`` goes through its clients; None if that is not recorded."""
-    stored = read(folder)
-    try:
-        return ClientBatching(stored["clients_axis"], stored["clients_per_chunk"])
-    except KeyError:  # begun by another version, or damaged
-        return None
 
 
 def current(seed: int) -> dict[str, Any]:

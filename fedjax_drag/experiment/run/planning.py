@@ -19,7 +19,6 @@ from fedjax_drag.simulation import Simulation, trace
 from fedjax_drag.simulation.devices import placement
 from fedjax_drag.simulation.devices.placement import resolve_mesh
 from fedjax_drag.simulation.devices.processes import from_first
-from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,9 +122,8 @@ def _jobs(experiment: Experiment, folder: Path | None, resume: bool, federations
 
 
 def _prepare(config: Config, federations: Federations, begun: Path | None = None) -> Simulation:
-    """Builds and traces one run, with the walk over the clients and the devices of the run begun in a folder."""
-    batching = from_first(environment.read_batching, begun) if begun else None
-    settings = build.settings(config, federations.split(config), batching and ClientBatching(*batching))
+    """Builds and traces one run, with the devices of the run begun in a folder."""
+    settings = build.settings(config, federations.split(config))
     if begun and config.mesh == "auto":
         settings = dataclasses.replace(settings, mesh=_mesh_as_before(config.cohort_size, begun))
     return build.traced(trace, settings)

@@ -19,7 +19,7 @@ from fedjax_drag.experiment.build.experiment import Experiment
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.yaml_text import written
-from fedjax_drag.experiment.run import environment, folders, planning, results, run
+from fedjax_drag.experiment.run import folders, planning, results, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import locked
 from fedjax_drag.experiment.run.metric_kinds import is_counted
@@ -317,9 +317,8 @@ def _outcomes(
 
 def _member(planned: CheckedSweep, place: int, point: Point, folder: Path | None) -> Member:
     begun = folder if folder is not None and (folder / results.CONFIG).is_file() else None
-    batching = None if begun is None else environment.read_batching(begun)
     done = 0 if begun is None else max(Checkpoints(begun).rounds(), default=0)
-    settings = build.settings(point.config, planned.federations.split(point.config), batching)
+    settings = build.settings(point.config, planned.federations.split(point.config))
     federate(settings)  # raises here, before the cell could stop others in its program
     return Member(place, point, folder, settings, (done, build.traced(likeness, settings)), begun is not None)
 

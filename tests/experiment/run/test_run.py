@@ -13,12 +13,10 @@ from fedjax_drag.experiment.build.resolve import resolve
 from fedjax_drag.experiment.plain import write_json
 from fedjax_drag.experiment.run import environment, folders, lock, planning, results
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
-from fedjax_drag.experiment.run.run import execute, plan, run
+from fedjax_drag.experiment.run.run import plan, run
 from fedjax_drag.experiment.sweep.sweep import sweep
 from fedjax_drag.files import write_text
 from fedjax_drag.simulation import runner
-from fedjax_drag.simulation.planning import setup
-from fedjax_drag.simulation.program.clients_axis import ClientBatching
 
 
 def snapshot(folder):
@@ -445,18 +443,3 @@ def test_a_resumed_run_keeps_its_devices(tiny, tmp_path, monkeypatch, record, st
     write_json(tmp_path / environment.ENVIRONMENT, record)
     with plan(load_experiment(tiny | {"rounds": 8}), out=tmp_path, resume=True) as resumed:
         assert resumed.jobs[0].simulation.mesh == expected
-
-
-@pytest.mark.slow
-def test_a_resumed_run_walks_over_its_clients_as_before(tiny, tmp_path, monkeypatch):
-    """Another platform's usual way would give other bits."""
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(setup, "platform_of", lambda devices: "gpu")
-        run(tiny, overrides=["rounds=2"], out=tmp_path)
-    with plan(load_experiment(tiny), out=tmp_path, resume=True) as resumed:
-        assert resumed.jobs[0].simulation.batching == ClientBatching("vmap")
-        execute(resumed)
-    assert environment.read_batching(tmp_path) == ClientBatching("vmap")
-    for damaged in ("", "[]", "{}", "[" * 9999):
-        (tmp_path / "environment.json").write_text(damaged)
-        assert environment.read_batching(tmp_path) is None
