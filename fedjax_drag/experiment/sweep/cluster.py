@@ -1,7 +1,7 @@
 """A sweep as several jobs, of a SLURM cluster or on this machine, submitted with submitit.
 
-Each job runs a share of the cells and writes their folders where a sweep in one process would; its own table, summary
-and logs lie in a folder beside them. At the end the table, the summary and the heat map of the whole sweep are written.
+Each job runs a share of the cells and writes their folders where a sweep in one process would; its logs lie in a folder
+beside them. At the end the table, the summary and the heat map of the whole sweep are written.
 
 A job may be killed, run out of memory or time, be preempted or lose its machine. What it has finished stays, and what
 is left is submitted again: as it was if the job had come further since it was submitted, else as two jobs with half of
@@ -12,8 +12,6 @@ of its own, without an evaluation in between, has failed.
 import collections
 import dataclasses
 import itertools
-import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -54,7 +52,7 @@ class JobShare:
 
     Attributes:
       grid: the sweep with the cells of this job alone.
-      folder: the results folder of the job, whose cells are a link to those of the sweep.
+      folder: the results folder of the sweep.
       most: cells in one program; None for what fits.
     """
 
@@ -67,7 +65,8 @@ class JobShare:
         one_device_per_core()
         keep_compiled()
         planned = sweep.CheckedSweep(self.grid, self.folder, resume=True, federations=Federations())
-        return sweep.execute(planned, quiet=True, cells_per_program=self.most).cells
+        cells = {at: cell for ended in sweep.outcomes(planned, True, self.most) for at, cell in ended.items()}
+        return tuple(cells[place] for place in range(len(self.points)))
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -143,17 +142,8 @@ def execute(
     for module in modules_of_files():
         cloudpickle.register_pickle_by_value(module)
     sweep.begin(planned)
-    jobs, cells, points = planned.folder / sweep_folder.JOBS, planned.folder / sweep_folder.CELLS, planned.grid.points
-    cells.mkdir(parents=True, exist_ok=True)
-    for earlier in jobs.glob("part-*"):
-        shutil.rmtree(earlier)
-    numbers = itertools.count()
-
-    def share(points: Sequence[Point]) -> JobShare:
-        folder = jobs / f"part-{next(numbers)}"
-        folder.mkdir(parents=True)
-        (folder / cells.name).symlink_to(os.path.relpath(cells, folder), target_is_directory=True)
-        return JobShare(dataclasses.replace(planned.grid, points=tuple(points)), folder.absolute(), most)
+    folder, points = planned.folder.absolute(), planned.grid.points
+    share = lambda points: JobShare(dataclasses.replace(planned.grid, points=tuple(points)), folder, most)
 
     def submit(chosen: Sequence[JobShare]) -> list[Any]:
         with submit_to.batch():
@@ -225,10 +215,9 @@ class JobQueue:
         number = min(self.most - len(self._running), len(self._waiting))
         chosen = [self._waiting.popleft() for _ in range(number)]
         if chosen:
-            before = [share.evaluated() for share, _ in chosen]
             jobs = self.submit([share for share, _ in chosen])
-            for (share, deaths), job, evaluated in zip(chosen, jobs, before, strict=True):
-                self._running.append(_Running(share, job, deaths, evaluated))
+            for (share, deaths), job in zip(chosen, jobs, strict=True):
+                self._running.append(_Running(share, job, deaths, share.evaluated()))
 
     def _died(self, one: "_Running", error: Exception) -> None:
         """Submits again what a job has left, unless the same would come of it."""

@@ -264,14 +264,12 @@ def execute(
     cells: dict[int, Cell] = {}
     with Progress(grid.base.name, len(grid.points), unit="cell", quiet=quiet) as bar:
         try:
-            for programs, ended in enumerate(_outcomes(planned, quiet, cells_per_program, known)):
+            for number, ended in enumerate(outcomes(planned, quiet, cells_per_program, known)):
                 if ended:
                     cells |= ended
                     if folder is not None:
                         sweep_folder.record(folder, grid, _in_order(cells))
-                    bar.update(len(cells), before=programs == 0)
-                if programs % CLEARED_AFTER == CLEARED_AFTER - 1:
-                    jax.clear_caches()
+                    bar.update(len(cells), before=number == 0)
         except KeyboardInterrupt:
             if folder is not None:
                 for place, point in enumerate(grid.points):
@@ -290,8 +288,8 @@ def _in_order(cells: Mapping[int, Cell]) -> list[Cell]:
     return [cells[place] for place in sorted(cells)]
 
 
-def _outcomes(
-    planned: CheckedSweep, quiet: bool | None, most: int | None, given: Mapping[int, Cell]
+def outcomes(
+    planned: CheckedSweep, quiet: bool | None, most: int | None, given: Mapping[int, Cell] = types.MappingProxyType({})
 ) -> Iterator[dict[int, Cell]]:
     """The outcomes of cells, by place: first of those, if any, that are finished or cannot start, then by program."""
     groups: dict[Hashable, list[Member]] = {}
@@ -311,8 +309,10 @@ def _outcomes(
         else:
             groups.setdefault(place if most == 1 else member.likeness, []).append(member)
     yield known
-    for members in groups.values():
+    for number, members in enumerate(groups.values(), start=1):
         yield from _run(planned, members, quiet, most)
+        if number % CLEARED_AFTER == 0:
+            jax.clear_caches()
 
 
 def _member(planned: CheckedSweep, place: int, point: Point, folder: Path | None) -> Member:

@@ -126,11 +126,11 @@ def test_no_more_jobs_than_cells(tmp_path):
 
 def test_a_job_runs_so_many_cells_in_a_program(tmp_path, monkeypatch):
     asked = []
-    execute = sweep.execute
+    outcomes = sweep.outcomes
     monkeypatch.setattr(
         sweep,
-        "execute",
-        lambda planned, **told: asked.append(told.get("cells_per_program")) or execute(planned, **told),
+        "outcomes",
+        lambda planned, quiet, most, *known: asked.append(most) or outcomes(planned, quiet, most, *known),
     )
     with sweep.plan(load_grid(SMALL, code=Code()), tmp_path) as planned:
         cluster.execute(planned, Executor(), 1, quiet=True, most=1)
