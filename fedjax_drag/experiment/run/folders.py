@@ -81,8 +81,9 @@ def check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def holds_others(folder: Path, *names: str) -> bool:
-    """Whether there is anything in a folder but a lock and these names."""
-    return folder.is_dir() and any(path.name not in (*lock.FILES, *names) for path in folder.iterdir())
+    """Whether there is anything in a folder but a lock, these names and what a killed process had begun to write."""
+    others = {path.name for path in folder.iterdir() if path.suffix != ".partial"} if folder.is_dir() else set()
+    return not others <= {*lock.FILES, *names}
 
 
 def check_same(folder: Path, config: Config) -> None:

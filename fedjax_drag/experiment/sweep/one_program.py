@@ -43,7 +43,6 @@ class Member(NamedTuple):
       folder: where its results go, or None.
       settings: its settings.
       likeness: equal for cells that can share a program: the rounds they have done, and what is compiled.
-      resume: whether there is something in the folder to go on from.
     """
 
     place: int
@@ -51,7 +50,6 @@ class Member(NamedTuple):
     folder: Path | None
     settings: Settings
     likeness: Hashable
-    resume: bool
 
 
 def run_as_one_program(
@@ -124,12 +122,15 @@ class _Chunk:
                 by = member.settings.criterion
                 if member.folder is not None:
                     open_folders.enter_context(FolderLock(member.folder))
-                    given = member.folder, member.point.config, self._batch, member.resume, by
+                    given = member.folder, member.point.config, self._batch, True, by
                     recorder = Recorder(*given, in_batch=True)
                     recorders[cell] = open_folders.enter_context(closing(recorder))
                 history = recorders[cell].history if cell in recorders else {}
                 self._stoppers.append(Stopper(member.point.config, history, by))
-            start = self._start()
+            starts = sorted({recorder.start for recorder in recorders.values()}) or [0]
+            if len(starts) > 1:  # the newest checkpoint of one is damaged
+                raise ValueError(f"they go on after different rounds {starts}")
+            (start,) = starts
             initial = [recorder.state for recorder in recorders.values()] if start else None
             over = {cell for cell, recorder in recorders.items() if recorder.is_over}
             rounds, cells = self._members[0].point.config.rounds, len(self._members)
@@ -150,17 +151,6 @@ class _Chunk:
                 if cell in recorders:
                     outcomes[cell] = recorders[cell].finish(result)
             return {member.place: self._failed.get(cell, outcomes[cell]) for cell, member in enumerate(self._members)}
-
-    def _start(self) -> int:
-        """The round after which all go on; it differs if the newest checkpoint of one is damaged.
-
-        Raises:
-          ValueError: they go on after different rounds.
-        """
-        starts = sorted({recorder.start for recorder in self._recorders.values()}) or [0]
-        if len(starts) > 1:
-            raise ValueError(f"they go on after different rounds {starts}")
-        return starts[0]
 
     def _record(self, event: BatchEvaluation) -> dict[int, Reason]:
         ended = {cell: self._stoppers[cell](event.of(cell, with_state=False)) for cell in event.rows}

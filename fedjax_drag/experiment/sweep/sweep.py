@@ -19,7 +19,7 @@ from fedjax_drag.experiment.build.experiment import Experiment
 from fedjax_drag.experiment.build.own_parts import Code
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.yaml_text import written
-from fedjax_drag.experiment.run import folders, planning, results, run
+from fedjax_drag.experiment.run import folders, planning, run
 from fedjax_drag.experiment.run.checkpoints import Checkpoints
 from fedjax_drag.experiment.run.lock import locked
 from fedjax_drag.experiment.run.metric_kinds import is_counted
@@ -202,10 +202,10 @@ def plan(
     """
     folder = folders.folder_of(out, resume, overwrite)
     with locked(folder, partial(sweep_folder.check_folder, resume=resume, overwrite=overwrite)):
-        if folder is not None and resume:
-            _check_same(grid, folder)
         federations = planning.Federations()
         for point in grid.points:
+            if folder is not None and resume:
+                folders.check_same(folder / CELLS / point.folder, point.config)
             federations.dataset(point.config)  # missing data stop the sweep: they are no failure of a single cell
         _check_files(grid)
         if folder is not None and overwrite:
@@ -225,17 +225,7 @@ def _check_files_of(config: Config) -> None:
     if config.initial_params is not None:
         initial_params.stored(config.initial_params)
     if isinstance(config.availability, str):
-        if not Path(config.availability).is_file():
-            raise ValueError(f"availability={config.availability!r}: no such file in {str(Path.cwd())!r}")
         probabilities(config.availability)
-
-
-def _check_same(grid: Grid, folder: Path) -> None:
-    """Refuses a folder of a sweep in which a cell has begun with another configuration."""
-    for point in grid.points:
-        cell = folder / CELLS / point.folder
-        if (cell / results.CONFIG).is_file():
-            folders.check_same(cell, point.config)
 
 
 def begin(planned: CheckedSweep) -> None:
@@ -316,11 +306,10 @@ def outcomes(
 
 
 def _member(planned: CheckedSweep, place: int, point: Point, folder: Path | None) -> Member:
-    begun = folder if folder is not None and (folder / results.CONFIG).is_file() else None
-    done = 0 if begun is None else max(Checkpoints(begun).rounds(), default=0)
+    done = 0 if folder is None else max(Checkpoints(folder).rounds(), default=0)
     settings = build.settings(point.config, planned.federations.split(point.config))
     federate(settings)  # raises here, before the cell could stop others in its program
-    return Member(place, point, folder, settings, (done, build.traced(likeness, settings)), begun is not None)
+    return Member(place, point, folder, settings, (done, build.traced(likeness, settings)))
 
 
 def _run(
@@ -335,10 +324,9 @@ def _run(
         except Exception as error:  # each cell reports its own error when it runs alone
             tqdm.write(f"{len(left)} cells run one by one: {reason(error)}", file=sys.stderr)
     for place, (_, point, folder, *_) in left.items():
-        begun = folder is not None and (folder / results.CONFIG).is_file()  # perhaps just now, in a program with others
         try:
             cell = Experiment(point.config, {point.label: point.config})
-            with run.plan(cell, out=folder, resume=begun, federations=planned.federations) as one:
+            with run.plan(cell, out=folder, resume=folder is not None, federations=planned.federations) as one:
                 (result,) = run.execute(one, quiet).values()
             yield {place: outcome(point, result)}
         except Exception as error:

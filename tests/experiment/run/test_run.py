@@ -171,6 +171,13 @@ def test_something_else_in_place_of_a_run_is_left_alone(tiny, tmp_path, name, ou
     assert (tmp_path / name).read_text() == "mine: 1\n"
 
 
+def test_a_process_that_was_killed_at_its_first_file_leaves_nothing_in_the_way(tmp_path):
+    """What it had begun to write was taken for something else than a run."""
+    for name in (".lock.json.partial", ".config.yaml.partial"):
+        (tmp_path / name).write_text("na")
+        folders.check_folder(tmp_path, resume=True, overwrite=False)
+
+
 @pytest.mark.parametrize("name", ["z" * 300, "/".join(["x" * 200] * 19), "bad\udcff"])
 def test_a_folder_that_cannot_hold_a_run_is_refused_before_it(tiny, tmp_path, name):
     """It was found out at the first checkpoint, or at the end."""
