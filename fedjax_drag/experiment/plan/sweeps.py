@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from fedjax_drag.accelerators.targets import Target
 from fedjax_drag.checks import message_of
@@ -10,11 +10,10 @@ from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.plan.programs import ProgramPlan, Say, TooLargeError, array_bytes, compile_programs
 from fedjax_drag.experiment.plan.runs import RunPlan, plan_run
 from fedjax_drag.experiment.run.planning import Federations
-from fedjax_drag.experiment.sweep.grid import Grid, Point, in_common
+from fedjax_drag.experiment.sweep.grid import Grid, in_common
+from fedjax_drag.experiment.sweep.one_program import Member
+from fedjax_drag.experiment.sweep.sweep import CheckedSweep, grouped_cells
 from fedjax_drag.simulation.batch import lower_batch
-from fedjax_drag.simulation.cells import likeness
-from fedjax_drag.simulation.planning.setup import federate
-from fedjax_drag.simulation.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,33 +83,27 @@ def plan_sweep(grid: Grid, target: Target, say: Say, most: int | None = None) ->
     Raises:
       FileNotFoundError: the data are not on this machine.
     """
-    federations, failed, programs = Federations(), {}, []
-    groups: dict[Hashable, list[tuple[Point, Settings]]] = {}
+    federations, programs = Federations(), []
     for point in grid.points:
         federations.dataset(point.config)
-        try:
-            settings = build.settings(point.config, federations.split(point.config))
-            federate(settings)
-            groups.setdefault(build.traced(likeness, settings), []).append((point, settings))
-        except ValueError as error:
-            failed[point.label] = message_of(error)
-    for number, members in enumerate(groups.values(), start=1):
-        alone = len(members) == 1 or most == 1 or members[0][1].is_run_alone
+    known, groups = grouped_cells(CheckedSweep(grid, None, federations), most)
+    failed = {grid.points[place].label: cell.message for place, cell in known.items()}
+    for number, members in enumerate(groups, start=1):
         say_which = lambda words, number=number: say(f"program {number} of {len(groups)}: {words}")
         try:
-            if alone:
-                for point, _ in members:
-                    programs.append(plan_run(point.label, point.config, target, federations, say_which))
+            if len(members) == 1 or members[0].settings.is_run_alone:
+                for one in members:
+                    programs.append(plan_run(one.point.label, one.point.config, target, federations, say_which))
             else:
                 programs.append(_plan_cells(members, target, say_which, min(most or len(members), len(members))))
         except ValueError as error:
-            failed |= {point.label: message_of(error) for point, _ in members}
+            failed |= {one.point.label: message_of(error) for one in members}
     return SweepPlan(target, tuple(programs), failed)
 
 
-def _plan_cells(members: Sequence[tuple[Point, Settings]], target: Target, say: Say, width: int) -> CellsPlan:
+def _plan_cells(members: Sequence[Member], target: Target, say: Say, width: int) -> CellsPlan:
     """Cells of one program: ``width`` at a time, or half as many until they fit, as a sweep does."""
-    points, settings = zip(*members, strict=True)
+    points, settings = [one.point for one in members], [one.settings for one in members]
     devices, usable = min(target.num_devices, len(members)), target.chip.usable
     data, label = settings[0].data, in_common(points) or f"{len(points)} cells"
     while True:

@@ -64,7 +64,7 @@ class JobShare:
         """Runs the cells; those that are finished are read."""
         one_device_per_core()
         keep_compiled()
-        planned = sweep.CheckedSweep(self.grid, self.folder, resume=True, federations=Federations())
+        planned = sweep.CheckedSweep(self.grid, self.folder, Federations())
         cells = {at: cell for ended in sweep.outcomes(planned, True, self.most) for at, cell in ended.items()}
         return tuple(cells[place] for place in range(len(self.points)))
 
@@ -153,7 +153,7 @@ def execute(
     with Progress(planned.grid.base.name, len(points), unit="cell", quiet=quiet) as bar:
         known = JobQueue(submit, share, len(shares), bar.advance).run(shares)
     by_place = {place: known[point.folder] for place, point in enumerate(points) if point.folder in known}
-    return sweep.execute(dataclasses.replace(planned, resume=True), quiet=True, known=by_place)
+    return sweep.execute(dataclasses.replace(planned, known=by_place), quiet=True)
 
 
 def divided(points: Sequence[Any], parts: int) -> list[Sequence[Any]]:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import sys
-import types
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -129,15 +128,15 @@ class CheckedSweep:
 
     Attributes:
       grid: its cells.
-      folder: where the results go, or None.
-      resume: whether cells in the folder are skipped or continued.
+      folder: where the results go, or None; cells that are there are skipped or continued.
       federations: data that the cells share.
+      known: by place in the grid, cells that are not to run; what is finished in the folder goes before.
     """
 
     grid: Grid
     folder: Path | None
-    resume: bool
     federations: planning.Federations
+    known: Mapping[int, Cell] = dataclasses.field(default_factory=dict)
 
 
 def sweep(
@@ -211,7 +210,7 @@ def plan(
         if folder is not None and overwrite:
             folders.check_start(folder, (point.config for point in grid.points))
             sweep_folder.clear(folder)
-        yield CheckedSweep(grid, folder, resume, federations)
+        yield CheckedSweep(grid, folder, federations)
 
 
 def _check_files(grid: Grid) -> None:
@@ -235,26 +234,20 @@ def begin(planned: CheckedSweep) -> None:
         write_text(planned.folder / CONFIG, written(planned.grid.to_mapping()))
 
 
-def execute(
-    planned: CheckedSweep,
-    quiet: bool | None = None,
-    cells_per_program: int | None = None,
-    known: Mapping[int, Cell] = types.MappingProxyType({}),
-) -> Sweep:
+def execute(planned: CheckedSweep, quiet: bool | None = None, cells_per_program: int | None = None) -> Sweep:
     """Runs the cells of a planned sweep.
 
     Args:
       planned: from :func:`plan`.
       quiet: as for :func:`sweep`.
       cells_per_program: as for :func:`sweep`.
-      known: by place in the grid, cells that are not to run; what is finished in the folder goes before.
     """
     begin(planned)
     grid, folder = planned.grid, planned.folder
     cells: dict[int, Cell] = {}
     with Progress(grid.base.name, len(grid.points), unit="cell", quiet=quiet) as bar:
         try:
-            for number, ended in enumerate(outcomes(planned, quiet, cells_per_program, known)):
+            for number, ended in enumerate(outcomes(planned, quiet, cells_per_program)):
                 if ended:
                     cells |= ended
                     if folder is not None:
@@ -278,16 +271,24 @@ def _in_order(cells: Mapping[int, Cell]) -> list[Cell]:
     return [cells[place] for place in sorted(cells)]
 
 
-def outcomes(
-    planned: CheckedSweep, quiet: bool | None, most: int | None, given: Mapping[int, Cell] = types.MappingProxyType({})
-) -> Iterator[dict[int, Cell]]:
+def outcomes(planned: CheckedSweep, quiet: bool | None, most: int | None) -> Iterator[dict[int, Cell]]:
     """The outcomes of cells, by place: first of those, if any, that are finished or cannot start, then by program."""
+    known, groups = grouped_cells(planned, most)
+    yield known
+    for number, members in enumerate(groups, start=1):
+        yield from _run(planned, members, quiet, most)
+        if number % CLEARED_AFTER == 0:
+            jax.clear_caches()
+
+
+def grouped_cells(planned: CheckedSweep, most: int | None) -> tuple[dict[int, Cell], list[list[Member]]]:
+    """The outcomes, by place, of cells that are finished or cannot start, and the others by program."""
     groups: dict[Hashable, list[Member]] = {}
-    known = dict(given)
+    known = dict(planned.known)
     for place, point in enumerate(planned.grid.points):
         stopping.check()
         folder = planned.folder and planned.folder / CELLS / point.folder
-        ended = finished(folder, point) if folder is not None and planned.resume else None
+        ended = None if folder is None else finished(folder, point)
         if ended is not None:
             known[place] = ended
         if place in known:
@@ -298,11 +299,7 @@ def outcomes(
             known[place] = failed(point, error)
         else:
             groups.setdefault(place if most == 1 else member.likeness, []).append(member)
-    yield known
-    for number, members in enumerate(groups.values(), start=1):
-        yield from _run(planned, members, quiet, most)
-        if number % CLEARED_AFTER == 0:
-            jax.clear_caches()
+    return known, [*groups.values()]
 
 
 def _member(planned: CheckedSweep, place: int, point: Point, folder: Path | None) -> Member:
