@@ -108,11 +108,6 @@ def own_names(value: Any) -> Iterator[OwnName]:
     return (text for text in texts(value) if isinstance(text, OwnName))
 
 
-def identities(value: Any) -> list[int]:
-    """What tells apart Python objects of the same label in a configuration, to any depth."""
-    return [id(name.part) for name in own_names(value)]
-
-
 def place_and_name(reference: str) -> tuple[str, str]:
     """The file or module of a reference, and the name in it."""
     match = _REFERENCE.fullmatch(reference)

@@ -11,18 +11,15 @@ from fedjax_drag.callbacks._trackers import connect_mlflow, log_in_wandb
 from fedjax_drag.experiment.run.results import LOGS
 from fedjax_drag.simulation.devices.processes import from_first, is_first
 
-LOGGERS: dict[str, Callable[[Path, str, Mapping[str, Any]], Logger]] = {
-    "tensorboard": lambda folder, _, config: callbacks.tensorboard(folder, "tensorboard", config),
-    "wandb": callbacks.wandb,
-    "mlflow": lambda _, name, config: callbacks.mlflow(name, config),
+LOGGERS: dict[str, tuple[Callable[[Path, str, Mapping[str, Any]], Logger], Callable[[], Any]]] = {
+    "tensorboard": (
+        lambda folder, _, config: callbacks.tensorboard(folder, "tensorboard", config),
+        lambda: callbacks.needed("tensorboard"),
+    ),
+    "wandb": (callbacks.wandb, log_in_wandb),
+    "mlflow": (lambda _, name, config: callbacks.mlflow(name, config), connect_mlflow),
 }
-
-_READY: dict[str, Callable[[], Any]] = {
-    "tensorboard": lambda: callbacks.needed("tensorboard"),
-    "wandb": log_in_wandb,
-    "mlflow": connect_mlflow,
-}
-"""What fails where a tool cannot start."""
+"""What makes each, from folder, label and configuration, and what fails where it cannot start."""
 
 
 def check(names: Iterable[str], folder: Path | None) -> tuple[str, ...]:
@@ -42,7 +39,7 @@ def check(names: Iterable[str], folder: Path | None) -> tuple[str, ...]:
 
 def _check_ready(name: str) -> None:
     try:
-        _READY[name]()
+        LOGGERS[name][1]()
     except ImportError as error:
         raise ValueError(f"log={name!r}: {error}") from None
     except Exception as error:  # each tool has its own
@@ -54,5 +51,5 @@ def _check_ready(name: str) -> None:
 def opened(names: Iterable[str], folder: Path | None, label: str, config: Mapping[str, Any]) -> Iterator[list[Logger]]:
     """The loggers of a run, of which only the first of several processes has any."""
     with ExitStack() as stack:
-        mine = [] if folder is None or not is_first() else [(LOGGERS[name], folder / LOGS) for name in names]
+        mine = [] if folder is None or not is_first() else [(LOGGERS[name][0], folder / LOGS) for name in names]
         yield [stack.enter_context(make(place, label, config)) for make, place in mine]

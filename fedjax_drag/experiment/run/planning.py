@@ -12,7 +12,7 @@ from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.build.experiment import Experiment, within
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config, slug
-from fedjax_drag.experiment.config.own import identities
+from fedjax_drag.experiment.config.own import own_names
 from fedjax_drag.experiment.run import environment, folders, loggers
 from fedjax_drag.experiment.run.lock import locked
 from fedjax_drag.simulation import Simulation, trace
@@ -74,7 +74,7 @@ class Federations:
 
     def _once(self, make: Callable[[], FederatedDataset], *source: Any) -> FederatedDataset:
         parts = [part.to_mapping() if isinstance(part, Component) else part for part in source]
-        key = repr([parts, identities(parts)])
+        key = repr([parts, [id(name.part) for name in own_names(parts)]])  # objects may have the same label
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]

@@ -57,11 +57,9 @@ def finished(folder: Path, point: Point) -> Cell | None:
     history = run.history
     if not (history and run.is_whole and "interrupted" in run.figures):
         return None
-    ended_early = reason_to_end(history, point.config, run.criterion) is not None
-    if run.figures["interrupted"] and not ended_early:
-        return None
     stopped = run.diverged_at is not None and point.config.stop_on_divergence
-    if history["round"][-1] < point.config.rounds and not (stopped or ended_early):
+    is_over = not run.figures["interrupted"] and (stopped or history["round"][-1] >= point.config.rounds)
+    if not is_over and reason_to_end(history, point.config, run.criterion) is None:
         return None
     return judged(point, history, run.diverged_at, run.criterion)
 
