@@ -10,6 +10,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from fedjax_drag.experiment.build.experiment import Source, load_experiment
 from fedjax_drag.experiment.config.config import Config
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.run.planning import Federations
+from fedjax_drag.files import replaced
 from fedjax_drag.simulation import Evaluation, Simulation, trace
 from fedjax_drag.simulation.devices import memory, placement
 from fedjax_drag.simulation.run import PRECISIONS
@@ -131,19 +133,17 @@ def tune(
         raise ValueError(f"compare={list(asked.compare)}: one run is measured at a time; must be null")
     if write is not None:
         Path(write).parent.mkdir(parents=True, exist_ok=True)
-        Path(write).open("x").close()  # fails before anything is measured
-        Path(write).unlink()
-    with placement.sharing():  # all settings have the same data
+    opened = nullcontext() if write is None else replaced(Path(write))  # fails before anything is measured
+    with opened as file, placement.sharing():  # all settings have the same data
         clock = _Clock(asked, Federations().split(asked), min(rounds, asked.eval_every), quick, callback)
         try:
             clock.answer()
         except KeyboardInterrupt as stopped:
             stopped.result = clock.tuning()  # pyright: ignore[reportAttributeAccessIssue]
             raise
-    tuning = clock.tuning()
-    if write is not None:
-        with Path(write).open("x", encoding="utf-8") as file:
-            file.write(written(tuning.config.to_mapping()))
+        tuning = clock.tuning()
+        if file is not None:
+            file.write(written(tuning.config.to_mapping()).encode())
     return tuning
 
 

@@ -57,14 +57,12 @@ def own_builder(where: str, name: str, code: Code | None, table: str, has_argume
     """
     if isinstance(name, OwnName):
         part = name.part
+    elif code is None:
+        return None
     elif name.startswith(PYTHON):
-        if code is None:
-            return None
         raise ValueError(
             f"{where}.name={name!r}: was given as a Python object; must be given as one again, from Python"
         )
-    elif code is None:
-        return None
     elif code.everything or name in code.trusted:
         part = _load(where, name)
     else:

@@ -124,14 +124,8 @@ def _jobs(experiment: Experiment, folder: Path | None, resume: bool, federations
 def _prepare(config: Config, federations: Federations, begun: Path | None = None) -> Simulation:
     """Builds and traces one run, with the devices of the run begun in a folder."""
     settings = build.settings(config, federations.split(config))
-    if begun and config.mesh == "auto":
-        settings = dataclasses.replace(settings, mesh=_mesh_as_before(config.cohort_size, begun))
+    if begun and config.mesh == "auto":  # as many devices as before, if they are here
+        before, mesh = environment.read(begun).get(environment.MESH_DEVICES), resolve_mesh("auto", config.cohort_size)
+        as_before = None if before == 1 else "cores" if mesh and mesh.size == before else "auto"
+        settings = dataclasses.replace(settings, mesh=as_before)
     return build.traced(trace, settings)
-
-
-def _mesh_as_before(cohort_size: int, begun: Path) -> str | None:
-    """The mesh of ``mesh="auto"`` with which a run goes on: as many devices as before, if they are here."""
-    before, mesh = environment.read(begun).get(environment.MESH_DEVICES), resolve_mesh("auto", cohort_size)
-    if before == 1:
-        return None
-    return "cores" if mesh and mesh.size == before else "auto"
