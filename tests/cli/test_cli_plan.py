@@ -60,7 +60,7 @@ def made(needed):
 
 @pytest.mark.parametrize(("needed", "status", "first"), [(999, 0, "  fits  "), (1001, 1, "  does not fit")])
 def test_plan_prints_and_exits_by_whether_it_fits(command, tiny_file, stand_in, monkeypatch, needed, status, first):
-    monkeypatch.setattr("fedjax_drag.experiment.plan.remedies.plan_run", made(needed))
+    monkeypatch.setattr("fedjax_drag.experiment.plan.runs.plan_run", made(needed))
     result = command("plan", tiny_file, "--target", "h100")
     assert result.exit_code == status, result.output
     head, row, *_ = result.stdout.splitlines()
