@@ -41,7 +41,6 @@ class ComponentKind(NamedTuple):
       optional: whether the keys may be null.
       nested: whether an argument of this type is a component itself.
       argument_only: whether the keys are none of a configuration.
-      scheduled: keys whose value is a number, or one of this kind.
       others: public names of the modules that no configuration can give.
       several: whether the value of its key is a list of them.
     """
@@ -54,7 +53,6 @@ class ComponentKind(NamedTuple):
     optional: bool = False
     nested: bool = False
     argument_only: bool = False
-    scheduled: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     several: bool = False
 
@@ -117,15 +115,7 @@ KINDS = (
         argument_only=True,
     ),
     ComponentKind(("local_optimizer",), "local_optimizers", _OPTIMIZERS, modules=(), optional=True),
-    ComponentKind(
-        ("schedule",),
-        "schedules",
-        (Callable,),
-        modules=_OPTAX,
-        nested=True,
-        argument_only=True,
-        scheduled=("step_size",),
-    ),
+    ComponentKind(("schedule",), "schedules", (Callable,), modules=_OPTAX, nested=True, argument_only=True),
     ComponentKind(("loss",), "losses", (Callable,)),
     ComponentKind(("metrics",), "metrics", (Metric,), optional=True, several=True),
     ComponentKind(("augmentation",), "augmentations", (Callable,), modules=("data.augmentation",), optional=True),
@@ -142,7 +132,7 @@ COMPONENTS = tuple(key for key, kind in KIND_OF.items() if not kind.argument_onl
 OPTIONAL = tuple(key for key in COMPONENTS if KIND_OF[key].optional)
 """Those of them that may be null."""
 
-SCHEDULED = {key: kind.keys[0] for kind in KINDS for key in kind.scheduled}
+SCHEDULED = {"step_size": "schedule"}
 """Keys whose value is a number, or a component of the kind that they are given with."""
 
 INSIDE = {

@@ -24,10 +24,9 @@ _DEEPEST = 40
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The keys and values of a file.
+    """The keys and values of a file that is there.
 
     Raises:
-      FileNotFoundError: there is no such file.
       ValueError: it is not the YAML of a mapping.
     """
     try:
@@ -35,8 +34,6 @@ def read_file(path: Path) -> dict[str, Any]:
             text = stream.read(_MOST_BYTES + 1).decode("utf-8-sig")
         _check_text(text)
         mapping = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"configuration {str(path)!r}: no such file") from None
     except IsADirectoryError:
         raise ValueError(f"configuration {str(path)!r}: must be a YAML file, and this is a folder") from None
     except Exception as error:  # PyYAML raises many kinds for a tag on a value of another type

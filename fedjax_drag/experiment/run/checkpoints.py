@@ -183,8 +183,6 @@ class Checkpoints:
         config = {} if self._config is None else records.plain_mapping(self._config)
         finite = float(merit) if np.isfinite(merit) else None
         records.write(partial, Record(round_number, finite, stored, self.run, config, dtypes or {}))
-        if place.exists():
-            shutil.rmtree(place)
         partial.rename(place)
         self._prune()
 
