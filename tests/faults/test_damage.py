@@ -187,7 +187,10 @@ REFUSED = {
         all_checkpoints,
         "no checkpoint can be read; to begin anew, remove that folder and resume",
     ),
-    "config.yaml is empty": (content("config.yaml", lambda _: b""), "config.yaml is empty; to go on under"),
+    "config.yaml is empty": (
+        content("config.yaml", lambda _: b""),
+        "config.yaml': must be a mapping of keys to values; to go on under",
+    ),
     "config.yaml is damaged": (
         content("config.yaml", flipped),
         "to go on under the configuration that is given, remove",

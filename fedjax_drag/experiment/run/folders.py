@@ -102,8 +102,6 @@ def check_same(folder: Path, config: Config) -> None:
         return
     if path.read_bytes() != written(config.to_mapping()).encode():
         try:
-            if not path.read_text(encoding="utf-8", errors="replace").strip():
-                raise ValueError(f"{results.CONFIG} is empty")
             stored = resolve(load(path))
         except ValueError as error:
             remedy = f"to go on under the configuration that is given, remove that {results.CONFIG}"

@@ -48,7 +48,7 @@ class Recorder:
     Each of several processes has one; only the first writes. The caller holds the lock of the folder.
 
     Args:
-      folder: the results folder; made here.
+      folder: the results folder.
       config: the run's configuration.
       simulation: the run, or the batch of runs that it is part of; it gives the shapes of the state.
       resume: continue from the newest checkpoint in the folder that can be read, if there is one.
@@ -78,7 +78,6 @@ class Recorder:
     ):
         self._folder, self._config, self._criterion = folder, config, criterion
         self._begun = time.perf_counter()
-        from_first(partial(folder.mkdir, parents=True, exist_ok=True))
         self._checkpoints = Checkpoints(folder, config.keep_checkpoints, config.keep_best, config)
         earlier = self._checkpoints.newest(simulation.shapes) if resume else None
         self.start, (self.state, lines, self._dtypes) = earlier or (0, Stored(None, b"", {}))
@@ -152,7 +151,8 @@ class Recorder:
         try:
             yield
         except Exception as error:  # Orbax raises many kinds
-            full = _is_full_disk(error)
+            # TensorStore, which writes the checkpoints, raises a ValueError that quotes the operating system's text.
+            full = getattr(error, "errno", None) in _FULL or os.strerror(errno.ENOSPC) in str(error)
             reason = os.strerror(errno.ENOSPC) if full else message_of(error)
             remedy = f"{'free space' if full else 'put that right'} and run again with --resume"
             raise OSError(f"{reason} at round {round_number} in {str(self._folder)!r}; {remedy}") from error
@@ -215,12 +215,3 @@ def _note(text: str) -> None:
     """A line on standard error, if there is something to say."""
     if text and is_first():
         tqdm.write(text, file=sys.stderr)
-
-
-def _is_full_disk(error: Exception) -> bool:
-    """Whether writing failed for lack of space.
-
-    TensorStore, which writes the checkpoints, raises a ValueError without an error number; its message quotes the
-    operating system's text.
-    """
-    return getattr(error, "errno", None) in _FULL or os.strerror(errno.ENOSPC) in str(error)

@@ -228,9 +228,8 @@ def _check_files_of(config: Config) -> None:
 
 
 def begin(planned: CheckedSweep) -> None:
-    """Makes the folder of a planned sweep, if it is to have one, with its configuration."""
+    """Writes the configuration of a planned sweep into its folder, if it has one."""
     if planned.folder is not None:
-        planned.folder.mkdir(parents=True, exist_ok=True)
         write_text(planned.folder / CONFIG, written(planned.grid.to_mapping()))
 
 
