@@ -139,16 +139,13 @@ def _check_follows(before: dict[str, np.ndarray], row: dict[str, np.ndarray]) ->
 def _values(line: bytes) -> dict[str, np.ndarray]:
     try:
         row = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg}") from None
-    except UnicodeDecodeError:
-        raise ValueError("not UTF-8") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"not JSON: {getattr(error, 'msg', 'not UTF-8')}") from None
     if not isinstance(row, dict):
         raise ValueError("must be a JSON object")
-    if "round" not in row:
-        raise ValueError("has no 'round'")
-    if LOSS.test not in row:  # by which a run is judged where it has nothing else in common with others
-        raise ValueError(f"has no {LOSS.test!r}")
+    for name in ("round", LOSS.test):  # by the loss runs are judged that have nothing else in common
+        if name not in row:
+            raise ValueError(f"has no {name!r}")
     return {key: _numbers(key, value) for key, value in row.items()}
 
 
