@@ -4,7 +4,6 @@ Code that a configuration refers to is loaded by :class:`Code` and nowhere else.
 """
 
 import functools
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 from fedjax_drag.checks import first_line, message_of
 from fedjax_drag.experiment.config.components import KIND_OF
 from fedjax_drag.experiment.config.own import PYTHON, OwnName, place_and_name
+from fedjax_drag.files import sha256
 from fedjax_drag.simulation.model.model import signature_of
 
 Builder = Callable[..., Any]
@@ -104,7 +104,14 @@ def _load(where: str, reference: str) -> Any:
       ValueError: there is no such file, module or name, or it cannot be run.
     """
     place, name = place_and_name(reference)
-    module = _module_of_file(where, place) if place.endswith(".py") else _imported(where, place)
+    path = Path(place).absolute()
+    if (is_file := place.endswith(".py")) and not path.is_file():
+        raise ValueError(f"{where}.path={place!r}: must be a Python file; there is none in {str(Path.cwd())!r}")
+    try:
+        module = _run_once(path, sha256(path)) if is_file else importlib.import_module(place)
+    except Exception as error:
+        what = f"{where}.path={place!r}: cannot be run" if is_file else f"{where}: module {place!r} cannot be imported"
+        raise ValueError(f"{what}: {_reason(error, str(path))}") from error
     part = module
     for attribute in name.split("."):
         part = getattr(part, attribute, None)
@@ -114,24 +121,6 @@ def _load(where: str, reference: str) -> Any:
             f"{where}.name={name!r}: must be one of those in {place}: {', '.join(there) or 'there is none'}"
         )
     return part
-
-
-def _imported(where: str, name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise ValueError(f"{where}: module {name!r} cannot be imported: {_reason(error)}") from error
-
-
-def _module_of_file(where: str, place: str) -> ModuleType:
-    path = Path(place).absolute()
-    if not path.is_file():
-        raise ValueError(f"{where}.path={place!r}: must be a Python file; there is none in {str(Path.cwd())!r}")
-    content = path.read_bytes()
-    try:
-        return _run_once(path, hashlib.sha256(content).hexdigest())
-    except Exception as error:
-        raise ValueError(f"{where}.path={place!r}: cannot be run: {_reason(error, str(path))}") from error
 
 
 @functools.lru_cache(maxsize=64)
@@ -150,7 +139,7 @@ def _run_once(path: Path, checksum: str) -> ModuleType:
     return module
 
 
-def _reason(error: Exception, path: str = "") -> str:
+def _reason(error: Exception, path: str) -> str:
     """An exception in one line, with the line of the user's file."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     return f"line {lines[-1]}: {first_line(error)}" if lines else first_line(error)
