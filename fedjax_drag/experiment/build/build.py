@@ -15,7 +15,7 @@ from fedjax_drag.checks import ArgumentError, message_of
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, Component, each
 from fedjax_drag.experiment.config.config import Config
-from fedjax_drag.experiment.config.own import OwnName
+from fedjax_drag.experiment.config.own import as_parts
 from fedjax_drag.simulation.model.model import is_model
 from fedjax_drag.simulation.program.federation import count_malicious, malicious_per_cohort
 from fedjax_drag.simulation.settings import Settings
@@ -149,7 +149,7 @@ def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:
         if isinstance(value, Component):
             given[name] = _call(f"{where}.{name}", value, supplied)
         else:
-            value = _with_parts(value)
+            value = as_parts(value)
             given[name] = tuple(value) if isinstance(value, list) else value
     try:
         arguments = {name: value for name, value in supplied.items() if name in parameters} | given
@@ -166,15 +166,6 @@ def _call(where: str, component: Component, known: Mapping[str, Any]) -> Any:
     if not is_right and not (component.table == "model" and is_model(part)):
         raise ValueError(_of_another_kind(where, component, part))
     return part
-
-
-def _with_parts(value: Any) -> Any:
-    """An argument with the Python objects that own names in it stand for, to any depth."""
-    if isinstance(value, Mapping):
-        return {key: _with_parts(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_with_parts(entry) for entry in value]
-    return value.part if isinstance(value, OwnName) else value
 
 
 def _of_another_kind(where: str, component: Component, part: Any) -> str:

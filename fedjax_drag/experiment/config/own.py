@@ -11,7 +11,7 @@ Where a configuration has the name of a component, it may have instead
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +81,21 @@ def with_own_names(value: Any, where: str = "") -> Any:
 
 def as_text(value: Any) -> Any:
     """A configuration of which every own name is its text, as files hold it."""
+    return _with(str, value)
+
+
+def as_parts(value: Any) -> Any:
+    """The same of which every own name is the object that it stands for."""
+    return _with(lambda name: name.part, value)
+
+
+def _with(function: Callable[[OwnName], Any], value: Any) -> Any:
+    """A configuration in which ``function`` of an own name stands in its place, to any depth."""
     if isinstance(value, Mapping):
-        return {key: as_text(inner) for key, inner in value.items()}
+        return {key: _with(function, inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [as_text(entry) for entry in value]
-    return str(value) if isinstance(value, OwnName) else value
+        return [_with(function, entry) for entry in value]
+    return function(value) if isinstance(value, OwnName) else value
 
 
 def is_reference(name: str) -> bool:
