@@ -82,9 +82,7 @@ def diagnostics(runs: Sequence[ReportedRun]) -> list[ClientsOfRun]:
 
 
 def _clients(run: ReportedRun, most: int) -> ClientsOfRun | None:
-    cohorts = _cohorts(run)
-    names = [] if cohorts is None else _quantities(run, cohorts)
-    if cohorts is None or not names:
+    if (cohorts := _cohorts(run)) is None or not (names := _quantities(run, cohorts)):
         return None
     kept = charts.thinned(len(cohorts.rounds), most)
     panels, paired = [], True
@@ -130,14 +128,10 @@ def _lines(cohorts: _Cohorts, values: np.ndarray) -> list[Line]:
     """Mean and range over the benign and over the malicious clients that count; the latter only if there are any."""
     lines = []
     for series, side in enumerate((~cohorts.malicious, cohorts.malicious)):
-        counted = side & cohorts.valid & np.isfinite(values)
-        if not counted.any():
-            continue
-        number = counted.sum(1)
-        mean = np.where(counted, values, 0.0).sum(1) / number
-        edges = np.where(counted, values, np.inf).min(1), np.where(counted, values, -np.inf).max(1)
-        low, high = (np.where(number > 0, edge, np.nan) for edge in edges)
-        lines.append(Line(SIDES[series], series, cohorts.rounds, mean, (low, high)))
+        counted = np.ma.array(values, float, mask=~(side & cohorts.valid & np.isfinite(values)))
+        if counted.count():
+            mean, low, high = (reduce(counted, axis=1).filled(np.nan) for reduce in (np.ma.mean, np.ma.min, np.ma.max))
+            lines.append(Line(SIDES[series], series, cohorts.rounds, mean, (low, high)))
     return lines
 
 

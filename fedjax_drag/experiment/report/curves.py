@@ -1,70 +1,28 @@
-"""Runs as lines with bands over seeds: over communication rounds, clients and classes, a chart for each setting."""
+"""Runs as lines with bands over seeds: over rounds, clients, classes and a parameter, a chart for each setting."""
 
-import dataclasses
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_drag.experiment.plain import grouped
+from fedjax_drag.experiment.plain import finite, grouped
 from fedjax_drag.experiment.report import charts
 from fedjax_drag.experiment.report.charts import Chart, Line
-from fedjax_drag.experiment.report.reading import ReportedRun
+from fedjax_drag.experiment.report.reading import Found, Group
 from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.run.metric_kinds import METRICS, MetricKind, kind
+from fedjax_drag.experiment.sweep import outcome_table
 from fedjax_drag.experiment.sweep.choice import place_of_best
-from fedjax_drag.experiment.sweep.outcome_table import exact_mean
-from fedjax_drag.simulation.criterion import Criterion, common
+from fedjax_drag.simulation.criterion import Criterion
 
 LINES = 8
 """Lines in a chart; more are divided among charts, the best first."""
 
 _SHARES = np.linspace(0.0, 1.0, 101)  # of the clients, from the worst to the best, at which metrics are drawn
 _FEW_CLASSES = 20  # each of which has a tick
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Runs that differ only by seed.
-
-    Attributes:
-      row: what is compared.
-      column: under which settings.
-      runs: all of them.
-    """
-
-    row: str
-    column: str
-    runs: tuple[ReportedRun, ...]
-
-    @property
-    def drawn(self) -> tuple[ReportedRun, ...]:
-        """Those that figures are taken from: the ones that came to their end, or if none has, those that began."""
-        ended = tuple(run for run in self.runs if run.status in ("done", "diverged"))
-        return ended or tuple(run for run in self.runs if run.history)
-
-    @property
-    def statuses(self) -> dict[str, int]:
-        """How many runs ended how."""
-        return Counter(run.status for run in self.runs)
-
-    def finals(self, metric: str) -> list[float]:
-        """A metric at the end of the runs that figures are taken from."""
-        return [float(run.history[metric][-1]) for run in self.drawn]
-
-    def final(self, metric: str) -> float:
-        """A metric at the end, its mean over the seeds, as a sweep compares it; NaN without any."""
-        return exact_mean(np.array(self.finals(metric)))
-
-    def line(self, measure: str) -> Line | None:
-        """A quantity at the rounds that all runs have; None if they do not have it, or no round in common."""
-        found = [(run.history["round"], y) for run in self.drawn if (y := run.scalars(measure)) is not None]
-        rounds = reduce(np.intersect1d, [x for x, _ in found]) if found else np.zeros(0)
-        if not rounds.size:
-            return None
-        return charts.over_seeds(self.row, rounds, np.transpose([y[np.isin(x, rounds)] for x, y in found]))
+_DECADE = 10.0  # a logarithmic axis has one at least
+_TICKS = 12  # most values of a parameter that are ticks themselves
 
 
 class Panel(NamedTuple):
@@ -95,70 +53,91 @@ class Block(NamedTuple):
     parts: list[tuple[list[str], list[Panel]]]
 
 
-def groups(runs: Sequence[ReportedRun]) -> list[Group]:
-    """The runs by row and column, in their order."""
-    found = grouped(runs, lambda run: (run.row, run.column))
-    return [Group(row, column, tuple(same)) for (row, column), same in found.items()]
-
-
-def criterion_of(found: Sequence[Group]) -> Criterion:
-    """By what rounds and settings are chosen: the same for all runs."""
-    return common(run for group in found for run in group.drawn)
-
-
-def best_setting(found: Sequence[Group], crossed: bool) -> list[Group]:
+def best_setting(found: Found, crossed: bool) -> list[Group]:
     """The groups of the setting that is best, as the summary of a sweep chooses it; none without a figure.
 
     Args:
-      found: the groups.
+      found: the runs.
       crossed: whether columns are conditions, and a row is a setting; else each group is one.
     """
-    by, settings = criterion_of(found), [*grouped(found, lambda one: (one.row, crossed or one.column)).values()]
+    by, settings = found.criterion, [*grouped(found.groups, lambda one: (one.row, crossed or one.column)).values()]
     worst = np.array([by.worst([one.final(by.column) for one in same]) for same in settings])
     place = place_of_best(worst, [{run.status for one in same for run in one.runs} for same in settings], by)
     return [] if place is None else settings[place]
 
 
-def over_rounds(found: Sequence[Group], target: float | None) -> list[Block]:
+def over_rounds(found: Found, target: float | None) -> list[Block]:
     """The charts of every quantity that the runs have over rounds; ``target`` is of their criterion, or None."""
-    by = criterion_of(found)
-    shown = {by.column, by.test} | ({"test_loss"} if len({group.column for group in found}) == 1 else set())
+    by = found.criterion
+    shown = {by.column, by.test} | ({"test_loss"} if len({group.column for group in found.groups}) == 1 else set())
     made = []
-    for measure in _measures(found, by.test):
+    for measure in _measures(found.groups, by.test):
         is_share = by.is_share if measure in (by.column, by.test) else kind(measure) is MetricKind.SHARE
         title = metric_kinds.title(measure)
-        lines = [(group, group.line(measure)) for group in found]
+        lines = [(group, _over_rounds(group, measure)) for group in found.groups]
         aim = target if measure == by.column else None
-        blocks = block(title, lines, f"{title} over communication rounds", is_share, target=aim)
+        blocks = _block(title, lines, f"{title} over communication rounds", is_share, by, target=aim)
         made += [one._replace(shown=measure in shown) for one in blocks]
     return made
 
 
-def every_client(found: Sequence[Group]) -> list[Block]:
+def every_client(found: Found) -> list[Block]:
     """The final model client by client and class by class, by its accuracy or what else the criterion is.
 
     There is none where clients were not evaluated.
     """
-    by = criterion_of(found)
+    by = found.criterion
     worst_first = np.sort if by.higher_is_better else lambda values: -np.sort(-values)
-    lines = [(group, _last(group, f"client_{by.name}", worst_first)) for group in found]
+    lines = [(group, _last(group, f"client_{by.name}", worst_first)) for group in found.groups]
     title = metric_kinds.title(f"client_{by.name}")
     axis = charts.axis_title("clients, from the worst to the best", "worst")
     axis |= {"range": [0.0, 1.02], "tickformat": ".0%"}
-    made = block(title, lines, f"final {title}, the clients sorted from the worst to the best", by.is_share, axis)
-    lines = [(group, _last(group, "class_accuracy")) for group in found]
+    about = f"final {title}, the clients sorted from the worst to the best"
+    made = _block(title, lines, about, by.is_share, by, axis)
+    lines = [(group, _last(group, "class_accuracy")) for group in found.groups]
     title = metric_kinds.title("class_accuracy")
     classes = max((len(line.x) for _, line in lines if line), default=0)
     axis = charts.axis_title("class", "class") | {"range": [-0.5, classes - 0.5], "showgrid": False}
     axis |= {"dtick": 1} if classes <= _FEW_CLASSES else {}
-    return made + block(title, lines, f"final {title}", True, axis)
+    return made + _block(title, lines, f"final {title}", True, by, axis)
 
 
-def block(
+def numeric(found: Found) -> list[str]:
+    """The axes of a sweep whose values are numbers, and choices of whoever trains."""
+    if found.grid is None:
+        return []
+    choices = {axis: found.grid.labels[axis] for axis in outcome_table.divided(found.grid)[0]}
+    return [axis for axis, values in choices.items() if len(values) > 1 and None not in map(finite, values)]
+
+
+def by_parameter(found: Found) -> list[Block]:
+    """The chart of the final metric against the values of the one numeric axis of a sweep; none without.
+
+    A line for each combination of the other choices, in a chart for each condition; a line for each condition where
+    there is no other choice.
+    """
+    axes = numeric(found)
+    if len(axes) != 1 or found.grid is None:
+        return []
+    (axis,), grid = axes, found.grid
+    choices, conditions = ([other for other in side if other != axis] for side in outcome_table.divided(grid))
+    sides = (choices, conditions) if choices else (conditions, [])
+    named = lambda run: tuple(outcome_table.setting(grid, run.values, axes) for axes in sides)
+    by = found.criterion
+    title = f"final {metric_kinds.title(by.column)}"
+    about = f"{title} by {axis}"
+    groups = [Group(row or found.name, over, tuple(runs)) for (row, over), runs in grouped(found.runs, named).items()]
+    lines = [(group, _by_value(group, axis, by.column)) for group in groups]
+    made = _block(title, lines, about, by.is_share, by, _axis(axis, outcome_table.texts(grid.labels[axis])))
+    return [one._replace(title=about) for one in made]
+
+
+def _block(
     title: str,
     lines: Sequence[tuple[Group, Line | None]],
     about: str,
     percent: bool,
+    by: Criterion,
     xaxis: dict[str, Any] | None = None,
     target: float | None = None,
 ) -> list[Block]:
@@ -169,6 +148,7 @@ def block(
       lines: of all groups, None of one that has none; their series are numbered here.
       about: what a chart shows, for those who cannot see it.
       percent: whether the values are shares.
+      by: of the runs, for the order of many lines.
       xaxis: the horizontal axis; default communication rounds.
       target: where a dotted line is drawn, or None.
     """
@@ -178,7 +158,6 @@ def block(
     columns = list(dict.fromkeys(group.column for group, _ in lines))
     rows = list(dict.fromkeys(group.row for group, _ in lines))
     if len(rows) > LINES:
-        by = criterion_of([group for group, _ in lines])
         best = {row: max(by.merits(g.final(by.column)) for g, _ in lines if g.row == row) for row in rows}
         rows.sort(key=lambda row: -best[row])
     parts = []
@@ -192,6 +171,46 @@ def block(
                 panels.append(Panel(charts.curves(drawn, yaxis, xaxis, target), column * (len(columns) > 1), where))
         parts.append((names, panels))
     return [Block(title, True, parts)]
+
+
+def _over_rounds(group: Group, measure: str) -> Line | None:
+    """A quantity at the rounds that all runs have; None if they do not have it, or no round in common."""
+    found = [(run.history["round"], y) for run in group.drawn if (y := run.scalars(measure)) is not None]
+    rounds = reduce(np.intersect1d, [x for x, _ in found]) if found else np.zeros(0)
+    if not rounds.size:
+        return None
+    return charts.over_seeds(group.row, rounds, np.transpose([y[np.isin(x, rounds)] for x, y in found]))
+
+
+def _by_value(group: Group, axis: str, metric: str) -> Line | None:
+    """The metric at the end by the value of an axis, over the seeds; None without a run that has begun."""
+    by_value = grouped(group.runs, lambda run: float(run.values[axis]))
+    ended = {value: Group("", "", tuple(by_value[value])).finals(metric) for value in sorted(by_value)}
+    finals = {value: same for value, same in ended.items() if same}
+    return charts.over_seeds(group.row, np.array(list(finals)), finals.values()) if finals else None
+
+
+def _axis(name: str, texts: dict[Any, str]) -> dict[str, Any]:
+    values = np.array(sorted(texts), float)
+    log = _is_logarithmic(values)
+    places = np.log10(values) if log else values
+    margin = 0.04 * float(np.ptp(places))
+    ticks = values[charts.thinned(len(values), _TICKS)].tolist()
+    return charts.axis_title(charts.text(name) + " (log scale)" * log, charts.text(name)) | {
+        "type": "log" if log else "linear",
+        "range": [float(places[0]) - margin, float(places[-1]) + margin],
+        "tickvals": ticks,
+        "ticktext": [charts.text(texts[value]) for value in ticks],
+    }
+
+
+def _is_logarithmic(values: np.ndarray) -> bool:
+    """Whether ascending values span a decade and are more evenly spaced in their logarithms."""
+    if values[0] <= 0.0 or values[-1] < _DECADE * values[0]:
+        return False
+    steps = (np.diff(x) for x in (np.log(values), values))
+    logarithmic, linear = (np.std(step) / np.mean(step) for step in steps)
+    return bool(logarithmic < linear)
 
 
 def _last(group: Group, name: str, rank: Callable[[np.ndarray], np.ndarray] | None = None) -> Line | None:

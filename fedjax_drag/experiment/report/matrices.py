@@ -10,7 +10,7 @@ from fedjax_drag import notebook
 from fedjax_drag.experiment.intervals import estimate, mean_and_spread
 from fedjax_drag.experiment.plain import grouped
 from fedjax_drag.experiment.report import csv_files
-from fedjax_drag.experiment.report.curves import Group, best_setting, criterion_of, groups
+from fedjax_drag.experiment.report.curves import best_setting
 from fedjax_drag.experiment.report.reading import Found
 from fedjax_drag.experiment.report.tables import DASH
 from fedjax_drag.experiment.run import metric_kinds
@@ -66,11 +66,7 @@ def matrix(found: Found) -> MatrixTable | None:
     by, across = outcome_table.axes_of(grid)
     if len(made.columns) < 2:
         return None
-    labels = list(made.rows)
-    if len(by) == 1:  # the table of results has the axis in its labels
-        written = outcome_table.texts(grid.labels[by[0]])
-        full = {text: outcome_table.setting(grid, {by[0]: value}, by) for value, text in written.items()}
-        labels = [full[label] for label in labels]
+    labels = [outcome_table.setting(grid, values, by) for values in made.settings]  # as in the table of results
     columns, texts, values = [*made.columns], made.texts, made.mean
     if made.worst is not None:
         columns, values = [WORST, *columns], np.column_stack([made.worst, values])
@@ -93,9 +89,10 @@ def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, MatrixTa
         return []
     others = [axis for axis in outcome_table.divided(grid)[0] if axis not in axes]
     place = lambda run: (outcome_table.setting(grid, run.values, others), *(run.values[axis] for axis in axes))
-    by = criterion_of(groups(found.runs))
+    by = found.criterion
     merit = lambda group: float(by.merits(group.final(by.column)))
-    worst = {key: min(groups(runs), key=merit).finals(by.column) for key, runs in grouped(found.runs, place).items()}
+    by_place = grouped(found.groups, lambda group: place(group.runs[0]))
+    worst = {key: min(same, key=merit).finals(by.column) for key, same in by_place.items()}
     rows, columns = (outcome_table.texts(grid.labels[axis]) for axis in axes)
     labels = [outcome_table.setting(grid, {axes[0]: value}, axes[:1]) for value in rows]
     heads = [(axes[1], [(text, 1) for text in columns.values()])]
@@ -110,7 +107,7 @@ def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, MatrixTa
     return made
 
 
-def differences(found: Sequence[Group], crossed: bool) -> tuple[str, MatrixTable] | None:
+def differences(found: Found, crossed: bool) -> tuple[str, MatrixTable] | None:
     """Final values less those of the best setting, paired by seed; None without two seeds in common.
 
     Args:
@@ -120,12 +117,12 @@ def differences(found: Sequence[Group], crossed: bool) -> tuple[str, MatrixTable
     Returns:
       The name of the best setting, and the matrix.
     """
-    by = criterion_of(found)
+    by = found.criterion
     finals = {
         (group.row, group.column): {
             run.config.seed: float(run.history[by.column][-1]) for run in group.drawn if run.status == "done"
         }
-        for group in found
+        for group in found.groups
     }
     rows, columns = (list(dict.fromkeys(key[side] for key in finals)) for side in (0, 1))
     chosen = best_setting(found, crossed)

@@ -13,8 +13,7 @@ from fedjax_drag import checks
 from fedjax_drag.experiment.config.config import slug
 from fedjax_drag.experiment.figures.labels import clean, header, method
 from fedjax_drag.experiment.plain import finite, first, grouped
-from fedjax_drag.experiment.report import charts, clients, csv_files, curves, matrices, parameters, skew, tables
-from fedjax_drag.experiment.report.curves import Group
+from fedjax_drag.experiment.report import charts, clients, csv_files, curves, matrices, skew, tables
 from fedjax_drag.experiment.report.pictures import picture
 from fedjax_drag.experiment.report.reading import Found, ReportedRun, read
 from fedjax_drag.experiment.report.rendering import check_place, plotly_js, render
@@ -68,36 +67,35 @@ def write(
 
 def _content(found: Found, target: float | None, with_skew: bool) -> dict[str, Any]:
     """All that the template asks for, but what depends on where the page is."""
-    groups = curves.groups(found.runs)
-    by = curves.criterion_of(groups)
+    by = found.criterion
     if target is not None:
         limits = {"low": 0.0, "high": 1.0, "open_low": True} if by.is_share else {}
         checks.in_range("target", target, **limits)
-    aim = tables.target_for(groups) if target is None else target
-    matrix, maps = matrices.matrix(found), matrices.parameter_map(found, parameters.numeric(found))
+    aim = tables.target_for(found) if target is None else target
+    matrix, maps = matrices.matrix(found), matrices.parameter_map(found, curves.numeric(found))
     worst = matrix is not None and matrix.worst
     splits, about_splits = skew.splits(found.runs) if with_skew else ([], "Not asked for.")
     return {
         "title": clean(found.name, 80),
         "kind": found.kind,
         "header": header([run.config for run in found.runs]),
-        "facts": _facts(found, groups, worst, aim),
+        "facts": _facts(found, worst, aim),
         "wrong": _wrong(found.runs),
         "worst": worst,
         "matrix": matrix if worst or len(maps) != 1 else None,  # else the map is the matrix
         "maps": maps,
-        "parameters": parameters.blocks(found),
-        "differences": matrices.differences(groups, worst),
-        "blocks": curves.over_rounds(groups, aim),
-        "seeds": max(len(group.runs) for group in groups),
+        "parameters": curves.by_parameter(found),
+        "differences": matrices.differences(found, worst),
+        "blocks": curves.over_rounds(found, aim),
+        "seeds": max(len(group.runs) for group in found.groups),
         "goal": None if aim is None else tables.goal(by, aim),
         "by": by,
         "chosen": target is None,
         "bands": charts.MOST_BANDS,
-        "settings": any(group.column for group in groups),
+        "settings": any(group.column for group in found.groups),
         "measure": metric_kinds.title(by.column),
-        "table": tables.results(groups, aim),
-        "every_client": curves.every_client(groups),
+        "table": tables.results(found, aim),
+        "every_client": curves.every_client(found),
         "clients": clients.diagnostics(found.runs),
         "clients_left": max(0, len(found.runs) - clients.RUNS),
         "splits": splits,
@@ -121,20 +119,20 @@ def _names(folder: Path, page: Path, name: str) -> dict[str, Any]:
     return {"variant": clean(there.name.removeprefix(slug(name)).lstrip("-,"), 160), "address": address}
 
 
-def _facts(found: Found, groups: Sequence[Group], crossed: bool, target: float | None) -> list[Fact]:
+def _facts(found: Found, crossed: bool, target: float | None) -> list[Fact]:
     """What a reader wants to know first."""
-    by = curves.criterion_of(groups)
-    begun = [group for group in groups if group.drawn]
+    by = found.criterion
+    begun = [group for group in found.groups if group.drawn]
     if not begun:
         return [("runs", str(len(found.runs)), "none has been evaluated")]
     if found.kind == "run":
         return _facts_of_run(found.runs[0], by, target)
     facts: list[Fact] = []
-    if crossed and (best := curves.best_setting(groups, crossed)):
+    if crossed and (best := curves.best_setting(found, crossed)):
         name = "best worst case" if by.on == TEST else f"best worst case, {metric_kinds.title(by.column)}"
         worst = by.worst([group.final(by.column) for group in best])
         facts.append((name, _shown(by, worst), f"{best[0].row}, over {len(best)} conditions"))
-    elif best := curves.best_setting(groups, False):
+    elif best := curves.best_setting(found, False):
         highest = f"{'highest' if by.higher_is_better else 'lowest'} final {by.label}"
         name = highest if by.on == TEST else f"final test {by.label} of the best"
         about = ", ".join(filter(None, (best[0].row, best[0].column, _choice(by, best[0].final(by.column)))))
@@ -157,11 +155,12 @@ def _choice(by: Criterion, value: float) -> str:
 
 
 def _facts_of_run(run: ReportedRun, by: Criterion, target: float | None) -> list[Fact]:
-    best, last = tables.best_of(run, by), int(run.history["round"][-1])
+    value, on_test, best = (tables.at_best(run, by, column) for column in (by.column, by.test, "round"))
+    last = int(run.history["round"][-1])
     name = f"best test {by.label}" if by.on == TEST else f"test {by.label} of the best round"
     facts = [
         (f"final test {by.label}", _shown(by, float(run.history[by.test][-1])), f"{method(run.config)}, round {last}"),
-        (name, _shown(by, best.test_value), f"round {best.round}, {_choice(by, best.value)}"),
+        (name, _shown(by, on_test), f"round {best:.0f}, {_choice(by, value)}"),
     ]
     if target is not None:
         reached = by.round_reached(run.history, target)
@@ -187,10 +186,6 @@ def _wrong(runs: Sequence[ReportedRun]) -> list[tuple[str, str]]:
 
 def _environments(runs: Sequence[ReportedRun]) -> list[str]:
     """What the numbers depend on beside the configuration, once for all runs that agree but for seed and time."""
-    texts = [
-        json.dumps({key: value for key, value in run.environment.items() if key not in ("seed", "started")}, indent=2)
-        for run in runs
-        if run.environment
-    ]
-    counts = Counter(texts).items()
-    return first([x if number == len(texts) else f"{x}\n({number} runs)" for x, number in counts], _ENVIRONMENTS)
+    facts = ({name: x for name, x in run.environment.items() if name not in ("seed", "started")} for run in runs)
+    counts = Counter(json.dumps(one, indent=2) for one in facts if one)
+    return first([x if len(counts) == 1 else f"{x}\n({n} runs)" for x, n in counts.items()], _ENVIRONMENTS)

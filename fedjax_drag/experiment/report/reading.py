@@ -2,20 +2,27 @@
 
 import csv
 import dataclasses
+import functools
 import io
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedjax_drag.experiment.build.experiment import load, variants
 from fedjax_drag.experiment.config.config import Config, slug
 from fedjax_drag.experiment.config.yaml_text import written
+from fedjax_drag.experiment.plain import grouped
 from fedjax_drag.experiment.run import environment, results
 from fedjax_drag.experiment.run.results import StoredRun
 from fedjax_drag.experiment.sweep import outcome_table, sweep_folder
 from fedjax_drag.experiment.sweep.grid import Grid, load_grid
+from fedjax_drag.experiment.sweep.outcome_table import exact_mean
 from fedjax_drag.experiment.sweep.outcomes import verdict
 from fedjax_drag.files import read_bytes
+from fedjax_drag.simulation.criterion import Criterion, common
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,6 +52,40 @@ class ReportedRun(StoredRun):
 
 
 @dataclasses.dataclass(frozen=True)
+class Group:
+    """Runs that differ only by seed.
+
+    Attributes:
+      row: what is compared.
+      column: under which settings.
+      runs: all of them.
+    """
+
+    row: str
+    column: str
+    runs: tuple[ReportedRun, ...]
+
+    @property
+    def drawn(self) -> tuple[ReportedRun, ...]:
+        """Those that figures are taken from: the ones that came to their end, or if none has, those that began."""
+        ended = tuple(run for run in self.runs if run.status in ("done", "diverged"))
+        return ended or tuple(run for run in self.runs if run.history)
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """How many runs ended how."""
+        return Counter(run.status for run in self.runs)
+
+    def finals(self, metric: str) -> list[float]:
+        """A metric at the end of the runs that figures are taken from."""
+        return [float(run.history[metric][-1]) for run in self.drawn]
+
+    def final(self, metric: str) -> float:
+        """A metric at the end, its mean over the seeds, as a sweep compares it; NaN without any."""
+        return exact_mean(np.array(self.finals(metric)))
+
+
+@dataclasses.dataclass(frozen=True)
 class Found:
     """A results folder that was read.
 
@@ -61,6 +102,17 @@ class Found:
     runs: tuple[ReportedRun, ...]
     grid: Grid | None
     yaml: str
+
+    @functools.cached_property
+    def groups(self) -> list[Group]:
+        """The runs by row and column, in their order."""
+        found = grouped(self.runs, lambda run: (run.row, run.column))
+        return [Group(row, column, tuple(same)) for (row, column), same in found.items()]
+
+    @property
+    def criterion(self) -> Criterion:
+        """By what rounds and settings are chosen: the same for all runs."""
+        return common(run for group in self.groups for run in group.drawn)
 
 
 def read(folder: Path) -> Found:
@@ -99,7 +151,7 @@ def _sweep(folder: Path) -> Found:
         row, column = (outcome_table.setting(grid, point.values, axes) for axes in sides)
         place = f"{sweep_folder.CELLS}/{point.folder}"
         named = {"row": row, "column": column, "label": point.label, "place": place, "values": point.values}
-        runs.append(_run(folder / place, point.config, failures.get(_key(point.values)), **named))
+        runs.append(_run(folder / place, point.config, failures.get(tuple(map(_same, point.values.values()))), **named))
     yaml = written(grid.to_mapping())
     return Found("sweep", grid.base.name, tuple(runs), grid, yaml)
 
@@ -141,15 +193,11 @@ def _failures(path: Path, grid: Grid) -> dict[tuple[str, ...], str]:
         failed = [row for row in csv.DictReader(lines) if row.get("status") == "failed"]
     except (OSError, ValueError, csv.Error):
         return {}
-    return {_key({axis: row.get(axis) for axis in grid.axes}): str(row.get("message") or "") for row in failed}
-
-
-def _key(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Values by axis as text that is the same for a cell and for its row in the table."""
-    return tuple(_same(value) for value in values.values())
+    return {tuple(_same(row.get(axis)) for axis in grid.axes): str(row.get("message") or "") for row in failed}
 
 
 def _same(value: Any) -> str:
+    """A value as text that is the same for a cell and for its row in the table."""
     try:
         return repr(float(value))
     except (TypeError, ValueError):

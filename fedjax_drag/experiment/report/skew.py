@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_drag.checks import message_of
 from fedjax_drag.data.skew import SkewReport
 from fedjax_drag.experiment.build.resolve import resolve
-from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.experiment.plain import grouped
 from fedjax_drag.experiment.report.charts import Chart
 from fedjax_drag.experiment.report.curves import Panel
 from fedjax_drag.experiment.report.reading import ReportedRun
@@ -29,15 +29,14 @@ _SCALE = [[(i / 4) ** 2, color] for i, color in enumerate(_COLORS)]  # grows wit
 def splits(runs: Sequence[ReportedRun]) -> tuple[list[tuple[Panel, str]], str]:
     """The different splits of the first seed, each with what is to be said, and a note if some or all are missing."""
     first = min(run.config.seed for run in runs)
-    different = {
-        json.dumps([run.config.data.to_mapping(), run.config.partition.to_mapping()], default=str): run.config
-        for run in reversed(runs)
-        if run.config.seed == first
-    }
+    source = lambda config: json.dumps([config.data.to_mapping(), config.partition.to_mapping()], default=str)
+    different = grouped((run.config for run in runs if run.config.seed == first), source)
     made, federations = [], Federations()
-    for config in [*reversed(different.values())][:SPLITS]:
+    for config, *_ in [*different.values()][:SPLITS]:
+        here = {name: value for name, value in config.data.arguments.items() if name != "allow_download"}
+        local = dataclasses.replace(config, data=dataclasses.replace(config.data, arguments=here))
         try:
-            fed = federations.split(resolve(_without_download(config)))
+            fed = federations.split(resolve(local))
             if not fed.has_labels:
                 return made, "Not shown, since an example has no single class."
             report = fed.skew_report()
@@ -47,12 +46,6 @@ def splits(runs: Sequence[ReportedRun]) -> tuple[list[tuple[Panel, str]], str]:
         made.append((Panel(_heat_map(report), f"{report.title}, seed {config.seed}", about), _note(report)))
     left = len(different) - SPLITS
     return made, f"{left} more splits are not shown." if left > 0 else ""
-
-
-def _without_download(config: Config) -> Config:
-    """A configuration whose data must be on this machine."""
-    arguments = {name: value for name, value in config.data.arguments.items() if name != "allow_download"}
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, arguments=arguments))
 
 
 def _heat_map(report: SkewReport) -> Chart:

@@ -8,8 +8,7 @@ import numpy as np
 
 from fedjax_drag.experiment.plain import finite
 from fedjax_drag.experiment.report import csv_files
-from fedjax_drag.experiment.report.curves import Group, criterion_of
-from fedjax_drag.experiment.report.reading import ReportedRun
+from fedjax_drag.experiment.report.reading import Found, Group, ReportedRun
 from fedjax_drag.simulation.criterion import ROUNDING, VALIDATION, Criterion
 
 DASH = "\N{EN DASH}"
@@ -45,55 +44,42 @@ class ResultTable(NamedTuple):
     csv: str
 
 
-class BestRound(NamedTuple):
-    """The evaluated round that is best by a criterion, the criterion's value, and that on the test examples."""
-
-    round: int
-    value: float
-    test_value: float
-
-
-def target_for(found: Sequence[Group]) -> float | None:
+def target_for(found: Found) -> float | None:
     """The largest multiple of 5 % that at least half of the lines reach in one of their runs; None if that is 0.
 
     There is none for a criterion that is no share, or better where it is lower.
     """
-    by = criterion_of(found)
+    by = found.criterion
     if not (by.is_share and by.higher_is_better):
         return None
-    best = sorted(max(best_of(run, by).value for run in group.drawn) for group in found if group.drawn)
+    merit = lambda run: float(by.merits(at_best(run, by, by.column)))
+    best = sorted(max(map(merit, group.drawn)) for group in found.groups if group.drawn)
     middle = best[len(best) // 2] if best else 0.0
     return round(int((min(max(middle, 0.0), 1.0) + ROUNDING) / _STEP) * _STEP, 2) or None
 
 
-def results(found: Sequence[Group], target: float | None) -> ResultTable:
+def results(found: Found, target: float | None) -> ResultTable:
     """Final and best value of the criterion, and what it took to reach ``target``, of each group of runs.
 
     With validation examples the best round and the target are by them.
     """
-    columns = _columns(criterion_of(found), target)
-    texts = [[_text(group, column) for column in columns] for group in found]
+    columns = _columns(found.criterion, target)
+    texts = [[_text(group, column) for column in columns] for group in found.groups]
     kept = [place for place in range(len(columns)) if any(line[place] != DASH for line in texts)]
     columns, texts = [columns[place] for place in kept], [[line[place] for place in kept] for line in texts]
     lines = [["what", "setting", "seed", "status", "folder", *(c.head.removesuffix(_PERCENT) for c in columns)]]
     lines += [
         [run.row, run.column, run.config.seed, run.status, run.place]
         + [column.figure(run) if run.history else None for column in columns]
-        for group in found
+        for group in found.groups
         for run in group.runs
     ]
-    return ResultTable([c.head for c in columns], list(zip(found, texts, strict=True)), csv_files.link(lines))
+    return ResultTable([c.head for c in columns], list(zip(found.groups, texts, strict=True)), csv_files.link(lines))
 
 
-def best_of(run: ReportedRun, by: Criterion) -> BestRound:
-    """The last of the best rounds of a run that has begun; a share that is not finite counts as the worst."""
-    values, on_test = (run.history[column] for column in (by.column, by.test))
-    if by.is_share:
-        worst = float(not by.higher_is_better)
-        values = np.nan_to_num(values, nan=worst, posinf=worst, neginf=worst)
-    place = by.last_best(values)
-    test = float((values if by.column == by.test else on_test)[place])
-    return BestRound(int(run.history["round"][place]), float(values[place]), test)
+def at_best(run: ReportedRun, by: Criterion, column: str) -> float:
+    """A column of a run that has begun, in the last of its best rounds."""
+    return float(run.history[column][by.last_best(run.history[by.column])])
 
 
 def mean_and_spread(values: Sequence[float], form: str = ".1f") -> str:
@@ -119,9 +105,9 @@ def _columns(by: Criterion, target: float | None) -> list[ResultColumn]:
 
     columns = [column(f"final {by.label}", lambda run: float(run.history[by.test][-1]))]
     best = f"best {by.column if by.on == VALIDATION else by.name}".replace("_", " ")
-    columns.append(column(best, lambda run: best_of(run, by).value))
+    columns.append(column(best, lambda run: at_best(run, by, by.column)))
     if by.on == VALIDATION:
-        columns.append(column(f"test {by.label} there", lambda run: best_of(run, by).test_value))
+        columns.append(column(f"test {by.label} there", lambda run: at_best(run, by, by.test)))
     columns.append(column("worst tenth of the clients", lambda run: _worst_tenth(run, by)))
     for name, spent, form in (
         ("rounds", lambda run: run.spent("round"), ",.0f"),

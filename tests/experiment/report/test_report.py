@@ -260,7 +260,8 @@ def test_a_share_that_is_not_finite_is_the_worst():
     run = SimpleNamespace(
         history={"round": [1, 2], error.test: np.array([0.3, np.nan]), error.column: np.array([0.3, np.nan])}
     )
-    assert tables.best_of(run, error) == (1, 0.3, 0.3)
+    best = [tables.at_best(run, error, column) for column in ("round", error.column, error.test)]
+    assert best == [1, 0.3, 0.3]
 
 
 def test_the_file_of_a_map_of_many_clients_names_each(page, tmp_path):
