@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import types
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from fedjax_drag.experiment.build import registry
+from fedjax_drag.experiment.config.config import flatten
 from fedjax_drag.experiment.config.own import checksums, own_names, references
 from fedjax_drag.files import sha256
 
@@ -53,8 +54,9 @@ class PackagePart(NamedTuple):
 
 def parts_of(method: Mapping[str, Any]) -> list[PackagePart]:
     """The parts of the package that a method names, the outermost first."""
+    texts = {key.removesuffix(".name"): name for key, name in flatten(method).items() if isinstance(name, str)}
     found = []
-    for key, name in dict.fromkeys(_named(method)):
+    for key, name in dict.fromkeys((key.rpartition(".")[2], name) for key, name in texts.items()):
         builder = registry.TABLES.get(key, {}).get(name)
         file = None if builder is None else inspect.getsourcefile(builder)
         if file is not None:
@@ -66,17 +68,6 @@ def code_of(method: Mapping[str, Any]) -> str:
     """A short checksum of the files that a method's parts are in, the package's and the user's own."""
     files = {part.file.name: sha256(part.file) for part in parts_of(method)}
     return hashlib.sha256(repr([sorted(files.items()), codes(method)]).encode()).hexdigest()[:10]
-
-
-def _named(method: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str]]:
-    """Keys and names of components, those of a component's arguments after it."""
-    for name, value in method.items():
-        if name == "name" and key:
-            yield key, str(value)
-        elif isinstance(value, Mapping):
-            yield from _named(value, name)
-        elif isinstance(value, str) and name in registry.TABLES:
-            yield name, value
 
 
 def _digest(part: Any) -> str:

@@ -2,9 +2,8 @@
 
 import dataclasses
 import datetime
-import itertools
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -153,9 +152,9 @@ def begin(arena: Arena, trials: Trials, given: Standing | None = None) -> Standi
         if any((trials.folder / name).exists() for name in (*results.WRITTEN, results.SWEEP)):
             raise ValueError(f"out={str(trials.folder)!r}: holds a run or a sweep; choose another folder")
     grid, *_ = [trials.check(arena, entry) for entry in arena.entries]
-    values = itertools.product(*(grid.labels[axis] for axis in arena.tasks))
+    values = ({axis: point.values[axis] for axis in arena.tasks} for point in grid.points)
+    tasks = list(dict.fromkeys(describe(task) or arena.name for task in values))
     metric = environment.facts_of(criterion_of(grid.points[0].config))
-    tasks = [describe(dict(zip(arena.tasks, task, strict=True))) or arena.name for task in values]
     opponents = [opponent.label for opponent in arena.opponents]
     new = Standing(arena.name, arena.version, tasks, opponents, list(arena.seeds), {}, arena.protocol(), metric)
     if given is not None:
@@ -180,19 +179,17 @@ def play(arena: Arena, trials: Trials, given: Standing | None = None) -> Standin
     """
     standing = begin(arena, trials, given)
     trials.check_backdoors(arena)
-    decided: set[str] = set()
     sweeps = 2 * len((*arena.opponents, *arena.backdoors))  # of an entry: the tuning and the test against each
     with Progress(f"arena {arena.name}", sweeps * len(arena.entries), unit="sweep", quiet=trials.quiet) as bar:
         trials = trials._replace(ended=bar.advance)
         for number, entry in enumerate(arena.entries, start=1):
             row = standing.rows.get(entry.label)
             played = row is not None and row.key == key_of(arena, entry) and row.code in ("", code_of(entry.method))
-            decided.add(entry.label)
             if not played:
                 standing.rows[entry.label] = _play(arena, entry, trials)
-                _write(standing, arena, trials.folder, decided)
+                _write(standing, arena, trials.folder, entry.label)
             bar.update(number * sweeps, before=played)
-    _write(standing, arena, trials.folder, decided)
+    _write(standing, arena, trials.folder)
     if trials.folder is not None:
         from fedjax_drag.experiment.arena import page  # here: matplotlib is slow
 
@@ -205,17 +202,13 @@ def _resolved(arena: Source, standing: str | Path | Standing | None) -> tuple[Ar
     given = read(standing) if isinstance(standing, str | Path) else standing
     if isinstance(arena, str | Path) and Path(arena).suffix not in (".yaml", ".yml"):
         arena = read(arena)
-    if isinstance(arena, Standing):
-        return _arena_of(arena), arena if given is None else given
-    return arena if isinstance(arena, Arena) else load_arena(arena), given
-
-
-def _arena_of(standing: Standing) -> Arena:
-    """The arena in which a standing was played, with those of its entries that files can hold."""
-    if standing.protocol is None:
-        raise ValueError(f"standing={standing.name!r}: does not hold its protocol; give the arena's configuration")
-    rows = [row for row in standing.rows.values() if not row.is_own]
-    return load_arena(standing.protocol | {"entries": {x.label: {**x.method, "settings": x.settings} for x in rows}})
+    if not isinstance(arena, Standing):
+        return arena if isinstance(arena, Arena) else load_arena(arena), given
+    if arena.protocol is None:
+        raise ValueError(f"standing={arena.name!r}: does not hold its protocol; give the arena's configuration")
+    rows = [row for row in arena.rows.values() if not row.is_own]  # of a user's own, files hold no part
+    entries = {row.label: {**row.method, "settings": row.settings} for row in rows}
+    return load_arena(arena.protocol | {"entries": entries}), arena if given is None else given
 
 
 def _play(arena: Arena, entry: Entry, trials: Trials) -> Row:
@@ -240,13 +233,13 @@ def _play(arena: Arena, entry: Entry, trials: Trials) -> Row:
     )
 
 
-def _write(standing: Standing, arena: Arena, folder: Path | None, decided: Container[str]) -> None:
-    """Writes the standing; rows that are not ``decided`` are those that other processes have written meanwhile."""
+def _write(standing: Standing, arena: Arena, folder: Path | None, played: str = "") -> None:
+    """Writes the standing with the row that was ``played``; the others are those in the folder, if it has them."""
     if folder is None:
         return
     with waited_for(folder):
         others = _rows_in(folder, arena, standing)
-        standing.rows.update({label: row for label, row in others.items() if label not in decided})
+        standing.rows.update({label: row for label, row in others.items() if label != played})
         standing.write(folder)
         write_text(folder / TABLE, tables.page(standing))
 
@@ -270,13 +263,12 @@ def _rows_in(folder: Path, arena: Arena, like: Standing) -> dict[str, Row]:
 def _check_protocol(given: Standing, arena: Arena, wanted: Standing) -> None:
     """Refuses rows that were not played by this protocol."""
     keys = ("metric", "tasks", "opponents", "seeds")
-    differ = next((key for key in keys if getattr(given, key) != getattr(wanted, key)), None)
-    if differ is None and not all(row.is_own or _is_of(row, arena) for row in given.rows.values()):
-        differ = "base, attacks, tuning seeds or version"
-    if differ is not None:
-        raise ValueError(
-            f"standing={given.name!r}: was played by another protocol than {arena.name!r}; must have the same {differ}"
-        )
+    differ = [key for key in keys if getattr(given, key) != getattr(wanted, key)]
+    if not all(row.is_own or _is_of(row, arena) for row in given.rows.values()):
+        differ.append("base, attacks, tuning seeds or version")
+    if differ:
+        must = f"must have the same {differ[0]}"
+        raise ValueError(f"standing={given.name!r}: was played by another protocol than {arena.name!r}; {must}")
 
 
 def _is_of(row: Row, arena: Arena) -> bool:

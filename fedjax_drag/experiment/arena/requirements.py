@@ -13,8 +13,9 @@ from fedjax_drag.accelerators import counts
 from fedjax_drag.experiment.build import build
 from fedjax_drag.experiment.config.components import Component
 from fedjax_drag.experiment.config.config import Config
+from fedjax_drag.testing._local import batches, cohort_pass
 from fedjax_drag.testing._promises import random_extras
-from fedjax_drag.types import DISSIMILARITIES, Algorithm, Downlink, Uplink
+from fedjax_drag.types import DISSIMILARITIES, Algorithm, Uplink
 
 TOLD = "num_byzantine"
 
@@ -62,29 +63,19 @@ def _compiled(method: Algorithm, cohort: int, num_clients: int) -> str:
     """The text of the server's program."""
     clients = jnp.arange(cohort) % num_clients
     params = {"w": jax.ShapeDtypeStruct((DIMENSION,), jnp.float32)}
-    stack = {"w": jax.ShapeDtypeStruct((cohort, DIMENSION), jnp.float32)}
     extras = random_extras({"w": np.zeros(DIMENSION, np.float32)}, cohort, 0, method.needs - {"predict"})
+
+    def messages(params: Any, state: Any) -> Uplink:
+        return cohort_pass(method.client, method.broadcast(params, state, clients), batches(range(cohort)))
 
     def server(params: Any, uplink: Uplink, state: Any, extras: dict[str, Any]) -> Any:
         return method.aggregate(params, uplink, state, **extras)
 
     state = jax.eval_shape(lambda params: per_client.gather(method.init(params), clients), params)
-    uplink = Uplink(stack, jax.eval_shape(lambda params, state: _aux(method, params, state, clients), params, state))
+    uplink = jax.eval_shape(messages, params, state)
     state = jax.eval_shape(lambda *given: server(*given)[1], params, uplink, state, extras)
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         return jax.jit(server).lower(params, uplink, state, extras).compile().as_text() or ""
-
-
-def _aux(method: Algorithm, params: Any, state: Any, clients: jax.Array) -> Any:
-    """What the clients send beside their deltas."""
-    downlink = method.broadcast(params, state, clients)
-
-    def report(own: Any) -> Any:
-        received = Downlink(downlink.start, downlink.shared, own)
-        received = method.client.receive(received, lambda _: jnp.zeros(()))
-        return method.client.report(received, params, method.client.begin(received), jnp.ones(()))
-
-    return jax.vmap(report, axis_size=len(clients))(downlink.own)
 
 
 def _told(key: str, part: Component) -> Iterator[str]:

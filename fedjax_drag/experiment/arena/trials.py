@@ -106,9 +106,9 @@ class Trials(NamedTuple):
             points, cells = self._cells(arena, entry, FINAL, opponent, (settings, strengths, tasks))
             if opponent in arena.backdoors:
                 read = {"success": (SUCCESS, 0, 1.0), "after": (SUCCESS, -1, 1.0), "accuracy": (ACCURACY.test, 0, 0.0)}
-                backdoors[opponent.label] = {name: _shares(cells, *x).tolist() for name, x in read.items()}
+                backdoors[opponent.label] = {name: _figures(cells, *x).tolist() for name, x in read.items()}
             else:
-                accuracy.append(_finals(cells, by))
+                accuracy.append(_figures(cells, by.column, -1, of_failed(by)))
             failures += _failures(cells)
             doubts += _doubts(opponent, cells)
             for record, choice, (point, *_) in zip(records, choices, points, strict=True):
@@ -130,7 +130,7 @@ class Trials(NamedTuple):
         for backdoor in arena.backdoors:
             _, cells = self._cells(arena, entry, TUNING, backdoor, (settings, slice(None), tasks))
             success, kept = (
-                _shares(cells, f"{VALIDATION}_{name}", 0, 0.0).mean(axis=-1) for name in (SUCCESS, ACCURACY.name)
+                _figures(cells, f"{VALIDATION}_{name}", 0, 0.0).mean(axis=-1) for name in (SUCCESS, ACCURACY.name)
             )
             failures += _failures(cells)
             for choice, strength in zip(choices, strongest(success, kept, clean), strict=True):
@@ -281,7 +281,8 @@ def key_of(arena: Arena, entry: Entry) -> str:
 
 def mean_over_seeds(cells: Shaped[np.ndarray, "*axes seeds"], by: Criterion = ACCURACY) -> Float[np.ndarray, "*axes"]:
     """Validation figures at the end; the sums are exact, so that equal ones in another order are a tie."""
-    return np.apply_along_axis(exact_mean, -1, _finals(cells, by._replace(on=VALIDATION)))
+    figures = _figures(cells, by._replace(on=VALIDATION).column, -1, of_failed(by))
+    return np.apply_along_axis(exact_mean, -1, figures)
 
 
 def criterion_of(config: Config) -> Criterion:
@@ -296,19 +297,13 @@ def criterion_of(config: Config) -> Criterion:
     return Criterion.of([accuracy()] if metrics is None else metrics, config.metric)
 
 
-def _finals(cells: Shaped[np.ndarray, "*axes"], by: Criterion) -> Float[np.ndarray, "*axes"]:
-    """Figures at the end of runs; the worst of one that failed, and of a model that is not finite."""
-    histories = [cell.history if cell.status != "diverged" else {} for cell in cells.flat]
-    finals = np.array([history.get(by.column, [np.nan])[-1] for history in histories], np.float32)  # as in memory
-    return np.where(np.isfinite(finals), finals, of_failed(by)).astype(float).reshape(cells.shape)
-
-
-def _shares(
+def _figures(
     cells: Shaped[np.ndarray, "*axes"], column: str, evaluation: int, failed: float
 ) -> Float[np.ndarray, "*axes"]:
-    """A share at an evaluation of each run; ``failed`` of one that failed, and of a model that is not finite."""
+    """Figures at an evaluation of the runs; ``failed`` of one that failed, and of a model that is not finite."""
     values = [cell.history[column][evaluation] if cell.status == "done" else np.nan for cell in cells.flat]
-    return np.nan_to_num(np.array(values, np.float32), nan=failed).astype(float).reshape(cells.shape)
+    figures = np.array(values, np.float32)  # as in memory
+    return np.where(np.isfinite(figures), figures, failed).astype(float).reshape(cells.shape)
 
 
 def _failures(cells: Shaped[np.ndarray, "*axes"]) -> list[str]:
