@@ -120,15 +120,11 @@ def enter(
 def _play(arena: Any, given: Any, out: Path | None, quiet: bool, allow_code: bool) -> None:
     """Plays what is left of an arena, with the rows that are given, and shows the standing."""
     with common.user_errors():
-        from fedjax_drag.cores import one_device_per_core, start
         from fedjax_drag.experiment.arena import play, tables
         from fedjax_drag.experiment.arena.trials import Trials
         from fedjax_drag.experiment.config.config import slug
-        from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 
-        keep_compiled()
-        one_device_per_core()
-        start()
+        common.start_devices()
         trials = Trials(out or Path("runs") / slug(arena.name), quiet or None, allow_code)
         play.begin(arena, trials, given)
     with stopping.saving():

@@ -8,7 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -200,16 +200,24 @@ def has_lost_a_process(error: BaseException) -> bool:
     return any(name in text.lower() for name in _CONNECTIONS for text in raised_by_jax)
 
 
-@contextmanager
-def nan_checks(for_nans: bool) -> Iterator[None]:
+def start_devices(here: bool = True) -> None:
+    """Starts JAX, every core of a CPU as a device, with compiled programs kept; not the devices where jobs compute."""
+    from fedjax_drag.cores import one_device_per_core, start
+    from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
+
+    keep_compiled()
+    one_device_per_core()
+    if here:
+        start()
+
+
+def nan_checks(for_nans: bool) -> AbstractContextManager[Any]:
     """With ``for_nans`` JAX raises an exception where a program returns a NaN."""
     if not for_nans:
-        yield
-        return
+        return nullcontext()
     import jax
 
-    with jax.debug_nans(True):
-        yield
+    return jax.debug_nans(True)
 
 
 def _printable(text: str) -> str:

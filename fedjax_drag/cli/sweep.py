@@ -84,24 +84,19 @@ def sweep(
     with common.reported(debug), common.nan_checks(debug_nans), ExitStack() as held:
         with common.user_errors():
             from fedjax_drag.cli.folders import default_folder
-            from fedjax_drag.cores import one_device_per_core, start
             from fedjax_drag.experiment.build.own_parts import Code
             from fedjax_drag.experiment.sweep import cluster, sweep_folder
             from fedjax_drag.experiment.sweep import sweep as sweeping
             from fedjax_drag.experiment.sweep.grid import describe, load_grid
-            from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
 
             grid = load_grid(config, overrides or (), Code(allow_code))
             folder = out or default_folder(grid.base.name, overrides or (), resume)
-            keep_compiled()
-            one_device_per_core()
             if launcher is None and (jobs or job_options):
                 raise ValueError("--jobs, --job: go with --launcher")
             if launcher is not None and debug_nans:
                 raise ValueError("--debug-nans: watches this process, not the jobs of --launcher")
             target = launcher and cluster.executor(launcher, folder / sweep_folder.JOBS, job_options or ())
-            if target is None:
-                start()
+            common.start_devices(here=target is None)
             planned = held.enter_context(sweeping.plan(grid, folder, resume, overwrite))
         with stopping.saving():
             if target is None:

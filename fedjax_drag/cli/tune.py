@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 
 from fedjax_drag import stopping
-from fedjax_drag.cli.common import AllowCode, Debug, Overrides, config_argument, reported, user_errors, writes
+from fedjax_drag.cli import common
 
 # Nothing else is imported here: NumPy and JAX take their time, and --help needs neither.
 
 
 def tune(
-    config: Annotated[Path, config_argument("an experiment")],
-    overrides: Overrides = None,
+    config: Annotated[Path, common.config_argument("an experiment")],
+    overrides: common.Overrides = None,
     write: Annotated[
         Path | None, typer.Option("--write", "-w", metavar="FILE", help="A new file for CONFIG with the keys chosen.")
     ] = None,
@@ -24,8 +24,8 @@ def tune(
         ),
     ] = 10,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer readings and fewer alternatives.")] = False,
-    allow_code: AllowCode = False,
-    debug: Debug = False,
+    allow_code: common.AllowCode = False,
+    debug: common.Debug = False,
 ) -> None:
     """Measure how the run in CONFIG is computed fastest on this machine.
 
@@ -47,14 +47,9 @@ def tune(
 
     Exit status: 0 done, 2 bad usage or configuration, 130 stopped by Ctrl-C, after what was measured is printed.
     """
-    with reported(debug):
-        with user_errors(), writes("write", write), stopping.saving():
-            from fedjax_drag.cores import one_device_per_core, start
-            from fedjax_drag.simulation.devices.compilation_cache import keep_compiled
-
-            keep_compiled()
-            one_device_per_core()
-            start()
+    with common.reported(debug):
+        with common.user_errors(), common.writes("write", write), stopping.saving():
+            common.start_devices()
             from fedjax_drag.experiment import tuning
 
             def show(row: tuning.Timing) -> None:
