@@ -31,8 +31,7 @@ def changes(old: Standing, new: Standing) -> list[str]:
     codes = {label: {old.rows[label].code, new.rows[label].code} for label in after}
     if rewritten := [label for label, both in codes.items() if len(both) == 2 and "" not in both]:
         sentences.append(f"Code changed: {', '.join(rewritten)}.")
-    others = [label for label, score in after.items() if _is_other(before[label], score)]
-    moved = [_moved(label, before[label], after[label], new.criterion) for label in others]
+    moved = [sentence for label in after if (sentence := _moved(label, before[label], after[label], new.criterion))]
     return [*sentences, *(moved or [NOTHING])]
 
 
@@ -62,12 +61,11 @@ def _told(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _is_other(before: Score, after: Score) -> bool:
+def _moved(label: str, before: Score, after: Score, by: Criterion) -> str:
+    """What is another of an entry beyond the intervals; empty if nothing is."""
     apart = abs(after.worst.mean - before.worst.mean) > after.worst.half + before.worst.half  # never of a single seed
     failed = math.isfinite(before.worst.mean) != math.isfinite(after.worst.mean)
-    return before.rank != after.rank or apart or failed
-
-
-def _moved(label: str, before: Score, after: Score, by: Criterion) -> str:
+    if before.rank == after.rank and not apart and not failed:
+        return ""
     worst = f"{before.worst.text(by)} to {after.worst.text(by)}"
     return f"{label}: ranks {before.ranks} to {after.ranks}, worst case {worst}."

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from fedjax_drag.experiment.arena import figures, tables
 from fedjax_drag.experiment.arena.changes import changes
 from fedjax_drag.experiment.arena.own_code import parts_of
 from fedjax_drag.experiment.arena.scores import KEPT, measured, withstood
-from fedjax_drag.experiment.arena.standing import FILE, REACHED, SHIPPED, Standing
+from fedjax_drag.experiment.arena.standing import FILE, REACHED, SHIPPED, Row, Standing
 from fedjax_drag.experiment.build import catalog
 from fedjax_drag.experiment.config.yaml_text import written
 from fedjax_drag.experiment.figures.style import inline
@@ -30,10 +29,12 @@ _ROOT = Path(__file__).parents[3]
 
 
 class Badge(NamedTuple):
-    """What an entry withstands, and what it must know.
+    """What an entry is made of, what it withstands, and what it must know.
 
     Attributes:
-      needs: as in its row.
+      label: its label.
+      row: its row.
+      sources: name, paper, file and its address of its parts that are of the package, the outermost first.
       words: what it is found by: its label, its parts and their papers.
       withstood: labels of the attacks that it withstands.
       others: those that it does not.
@@ -41,7 +42,9 @@ class Badge(NamedTuple):
       left: that figure.
     """
 
-    needs: list[str]
+    label: str
+    row: Row
+    sources: list[tuple[str, str, str, str]]
     words: str
     withstood: list[str]
     others: list[str]
@@ -72,7 +75,7 @@ def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[s
     """All that the template asks for."""
     (head, *lines), by = standing.lines(), standing.criterion
     name = standing.name.removeprefix("arena_")
-    badges = [_badge(standing, label) for label in standing.scores()]
+    badges = [_badge(standing, label, folder) for label in standing.scores()]
     all_tasks = [(f"Mean over {len(standing.tasks)} tasks", _matrix(standing, None), "")]
     by_task = [
         (task, _matrix(standing, place), _settings(standing, place)) for place, task in enumerate(standing.tasks)
@@ -84,7 +87,7 @@ def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[s
         "failure": tables.failure(standing),
         "header": [
             ("protocol", f"version {standing.version}"),
-            *([("played", when)] if (when := tables.played(standing)) else []),
+            ("played", tables.played(standing)),
             ("tasks", "; ".join(standing.tasks)),
             ("attacks", ", ".join(standing.opponents[1:])),
             ("seeds", ", ".join(map(str, standing.seeds))),
@@ -93,20 +96,13 @@ def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[s
         "facts": _facts(standing),
         "failures": [(label, message) for label, row in standing.rows.items() for message in row.failures],
         "head": [*head, "withstands"],
-        "lines": [
-            [*line, f"{len(badge.withstood)} of {len(standing.opponents) - 1}"]
-            for line, badge in zip(lines, badges, strict=True)
-        ],
+        "lines": list(zip(lines, badges, strict=True)),
         "badges": badges,
         "kept": f"{round(100 * KEPT)} %" if by.higher_is_better else f"at most {round(100 * (2 - KEPT))} %",
         "kinds": sorted({need for row in standing.rows.values() for need in row.needs}),
         "json": csv_files.address("application/json", json.dumps(dataclasses.asdict(standing))),
         "wide": _WIDE,
         "csv": csv_files.link(_figures(standing)),
-        "sources": [
-            (label, standing.rows[label].is_own, _sources(standing.rows[label].method, folder))
-            for label in standing.scores()
-        ],
         "rules": _address("docs/rules.md", folder),
         "arena": name if (SHIPPED / f"{name}.json").is_file() else FILE,
         "own": standing.own,
@@ -124,14 +120,16 @@ def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[s
     }
 
 
-def _badge(standing: Standing, label: str) -> Badge:
+def _badge(standing: Standing, label: str, folder: Path) -> Badge:
     row, attacks, by = standing.rows[label], standing.opponents[1:], standing.criterion
     held = withstood(row.figures, by)
     left = row.figures[:, 1:].mean(axis=(0, 2))
     most = int(by.merits(left).argmin())
-    words = [label, *(f"{part.name} {catalog.paper(part.key, part.builder)}" for part in parts_of(row.method))]
+    places = [(part, part.file.relative_to(_ROOT).as_posix()) for part in parts_of(row.method)]
+    sources = [(x.name, catalog.paper(x.key, x.builder), place, _address(place, folder)) for x, place in places]
+    words = " ".join([label, *(f"{name} {paper}" for name, paper, *_ in sources)])
     kept, lost = ([name for name, holds in zip(attacks, held, strict=True) if holds == want] for want in (True, False))
-    return Badge(row.needs, " ".join(words), kept, lost, attacks[most], _figure(by, left[most]))
+    return Badge(label, row, sources, words, kept, lost, attacks[most], _figure(by, left[most]))
 
 
 def _figure(by: Criterion, value: float) -> str:
@@ -193,12 +191,6 @@ def _figures(standing: Standing) -> list[list[Any]]:
         figures = [*one.clean, *one.worst, *one.mean, row.knowledge, row.passes, row.seconds]
         lines.append([label, place, one.rank, one.last_rank, *figures])
     return lines
-
-
-def _sources(method: Mapping[str, Any], folder: Path) -> list[tuple[str, str, str, str]]:
-    """Name, paper, file and its address of the parts of the package that a method is made of, the outermost first."""
-    places = [(part, part.file.relative_to(_ROOT).as_posix()) for part in parts_of(method)]
-    return [(x.name, catalog.paper(x.key, x.builder), place, _address(place, folder)) for x, place in places]
 
 
 def _address(file: str, folder: Path) -> str:

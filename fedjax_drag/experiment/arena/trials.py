@@ -225,8 +225,7 @@ class Trials(NamedTuple):
     def _run(self, arena: Arena, entry: Entry, phase: str, opponent: Opponent, grid: Grid) -> Sequence[Cell]:
         place = self._place(arena, entry)
         folder = place and place / phase / slug(opponent.label)
-        begun = folder is not None and (folder / sweep_folder.CONFIG).is_file()
-        cells = sweeping.sweep(grid, out=folder, resume=begun, quiet=self.quiet).cells
+        cells = sweeping.sweep(grid, out=folder, resume=folder is not None, quiet=self.quiet).cells
         self.ended()
         return cells
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -113,9 +114,7 @@ def given_labels(labels: Sequence[str], folders: Sequence[Path]) -> list[str | N
 
 
 def _curve(label: str, metric: str, against: str, group: Sequence[StoredRun]) -> Curve:
-    rounds = group[0].history[ROUND]
-    for run in group[1:]:
-        rounds = np.intersect1d(rounds, run.history[ROUND])
+    rounds = reduce(np.intersect1d, [run.history[ROUND] for run in group])
     if not rounds.size:
         raise ValueError(f"{str(group[-1].folder)!r}: no evaluation in a round in which the other seeds have one")
     shared = [np.isin(run.history[ROUND], rounds) for run in group]

@@ -47,7 +47,7 @@ class ReportedRun(StoredRun):
     status: str
     message: str
     environment: dict[str, Any]
-    place: str = ""
+    place: str
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -133,14 +133,12 @@ def read(folder: Path) -> Found:
     config = load(folder / results.CONFIG)
     yaml = written(config.to_mapping())
     compared = variants(config)
-    if compared:
-        runs = tuple(
-            _run(folder / slug(label), variant, row=label, column="", label=label, place=slug(label))
-            for label, variant in compared.items()
-        )
-        return Found("comparison", config.name, runs, None, yaml)
-    only = _run(folder, config, row=config.name, column="", label=config.name)
-    return Found("run", config.name, (only,), None, yaml)
+    places = {label: slug(label) for label in compared} or {config.name: ""}
+    runs = tuple(
+        _run(folder / place, compared.get(label, config), row=label, column="", label=label, place=place)
+        for label, place in places.items()
+    )
+    return Found("comparison" if compared else "run", config.name, runs, None, yaml)
 
 
 def _sweep(folder: Path) -> Found:
