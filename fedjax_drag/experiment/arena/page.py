@@ -110,10 +110,6 @@ def _content(standing: Standing, since: Standing | None, folder: Path) -> dict[s
         "about_backdoors": tables.about_backdoors(),
         "matrices": [*(all_tasks if len(by_task) > 1 else []), *by_task],
         "knowledge": inline(figures.knowledge(standing)),
-        "knowledge_csv": csv_files.link(
-            [["entry", "needs", "worst", "half_width"]]
-            + [[label, standing.rows[label].knowledge, *one.worst] for label, one in standing.scores().items()]
-        ),
         "since": since and f"version {since.version}, {len(since.rows)} entries",
         "changes": changes(since, standing) if since else [],
         "yaml": written(standing.protocol) if standing.protocol else "",
@@ -158,9 +154,8 @@ def _matrix(standing: Standing, place: int | None) -> MatrixTable:
     values = values[:, [-1, *range(values.shape[1] - 1)]]
     columns = [WORST, *standing.opponents]
     texts = [[by.figure(value) for value in line] for line in values]
-    heads = [("", [(label, 1) for label in standing.opponents])]
     rows = shaded(labels, texts, by.merits(values))
-    return MatrixTable("entry", heads, columns, rows, csv_file("entry", columns, labels, values))
+    return MatrixTable("entry", columns, rows, csv_file("entry", columns, labels, values))
 
 
 def _backdoors(standing: Standing) -> MatrixTable:
@@ -170,10 +165,8 @@ def _backdoors(standing: Standing) -> MatrixTable:
     texts = [[str(one) for one in figures] for figures in estimates]
     values = np.array([[one.mean for one in figures] for figures in estimates])
     low = np.array([name != "accuracy" for name in REACHED] * len(standing.backdoors))
-    heads = [("", [(label, len(REACHED)) for label in standing.backdoors])]
-    heads.append(("", [(name, 1) for name in REACHED] * len(standing.backdoors)))
     rows = shaded(labels, texts, np.where(low, 1 - values, values))
-    return MatrixTable("entry", heads, columns, rows, csv_file("entry", columns, labels, values))
+    return MatrixTable("entry", columns, rows, csv_file("entry", columns, labels, values))
 
 
 def _settings(standing: Standing, place: int) -> str:

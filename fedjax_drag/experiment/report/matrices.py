@@ -1,6 +1,5 @@
 """The final values of a sweep as matrices: with worst cases, by two parameters, and their differences."""
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,8 +16,6 @@ from fedjax_drag.experiment.run import metric_kinds
 from fedjax_drag.experiment.sweep import outcome_table
 
 WORST = "worst case"
-
-Heads = list[tuple[str, list[tuple[str, int]]]]
 
 
 class MatrixCell(NamedTuple):
@@ -40,17 +37,17 @@ class MatrixTable(NamedTuple):
 
     Attributes:
       axis: what the rows are values of.
-      heads: a line for each other axis: its name, and its labels with the number of columns that each spans.
-      columns: all labels of each column in one text, :data:`WORST` first if there are worst cases.
+      columns: their labels, :data:`WORST` first if there are worst cases.
       rows: label and entries.
       csv: the figures as a file.
+      across: what the columns are values of, where their labels do not say it.
     """
 
     axis: str
-    heads: Heads
     columns: list[str]
     rows: list[tuple[str, list[MatrixCell]]]
     csv: str
+    across: str = ""
 
     @property
     def worst(self) -> bool:
@@ -63,7 +60,7 @@ def matrix(found: Found) -> MatrixTable | None:
     if found.grid is None:
         return None
     grid, made = found.grid, outcome_table.matrix(found.grid, found.runs)
-    by, across = outcome_table.axes_of(grid)
+    by, _ = outcome_table.axes_of(grid)
     if len(made.columns) < 2:
         return None
     labels = [outcome_table.setting(grid, values, by) for values in made.settings]  # as in the table of results
@@ -71,10 +68,8 @@ def matrix(found: Found) -> MatrixTable | None:
     if made.worst is not None:
         columns, values = [WORST, *columns], np.column_stack([made.worst, values])
         texts = [(made.criterion.figure(x), *line) for x, line in zip(made.worst, texts, strict=True)]
-    settings = list(dict.fromkeys(tuple(run.values[axis] for axis in across) for run in found.runs))
-    heads = _heads(across, [outcome_table.texts(grid.labels[axis]) for axis in across], settings)
     file = csv_file(made.axis, columns, made.rows, values)
-    return MatrixTable(made.axis, heads, columns, shaded(labels, texts, made.criterion.merits(values)), file)
+    return MatrixTable(made.axis, columns, shaded(labels, texts, made.criterion.merits(values)), file)
 
 
 def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, MatrixTable]]:
@@ -95,7 +90,6 @@ def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, MatrixTa
     worst = {key: min(same, key=merit).finals(by.column) for key, same in by_place.items()}
     rows, columns = (outcome_table.texts(grid.labels[axis]) for axis in axes)
     labels = [outcome_table.setting(grid, {axes[0]: value}, axes[:1]) for value in rows]
-    heads = [(axes[1], [(text, 1) for text in columns.values()])]
     made = []
     for name in dict.fromkeys(name for name, *_ in worst):
         finals = [[worst[name, row, column] for column in columns] for row in rows]
@@ -103,7 +97,7 @@ def parameter_map(found: Found, axes: Sequence[str]) -> list[tuple[str, MatrixTa
         texts = [[mean_and_spread(np.array(same), by) if same else DASH for same in line] for line in finals]
         cells = shaded(labels, texts, by.merits(values))
         file = csv_file(f"{axes[0]}, by {axes[1]}", columns, rows, values)
-        made.append((name, MatrixTable(axes[0], heads, list(columns.values()), cells, file)))
+        made.append((name, MatrixTable(axes[0], list(columns.values()), cells, file, axes[1])))
     return made
 
 
@@ -153,8 +147,7 @@ def differences(found: Found, crossed: bool) -> tuple[str, MatrixTable] | None:
     if len(file) == 1:
         return None
     shown = [column or metric_kinds.title(by.column) for column in columns]
-    heads = [("", [(column, 1) for column in shown])]
-    return _named(best), MatrixTable("", heads, shown, lines, csv_files.link(file))
+    return _named(best), MatrixTable("", shown, lines, csv_files.link(file))
 
 
 def csv_file(corner: str, columns: Iterable[Any], rows: Iterable[Any], values: np.ndarray) -> str:
@@ -183,12 +176,3 @@ def shaded(
 
 def _named(setting: tuple[str, str]) -> str:
     return ", ".join(filter(None, setting))
-
-
-def _heads(axes: Sequence[str], texts: Sequence[dict[Any, str]], columns: Sequence[tuple[Any, ...]]) -> Heads:
-    """For each axis its name, and its labels with the number of columns that each spans."""
-    heads = []
-    for level, axis in enumerate(axes):
-        runs = [list(same) for _, same in itertools.groupby(columns, key=lambda setting: setting[: level + 1])]
-        heads.append((axis, [(texts[level][same[0][level]], len(same)) for same in runs]))
-    return heads
