@@ -29,6 +29,7 @@ def test_the_page_shows_all_and_loads_nothing(tmp_path):
     assert path.stat().st_size < 100_000
     assert len([a for t, a in found.tags if t == "tr" and a.get("class") == "own"]) == 1 + 3  # ranks, mean, two tasks
     assert len([t for t, _ in found.tags if t == "table"]) == 4
+    assert {a["title"] for t, a in found.tags if t == "th" and "title" in a} == {"worst case", "none", "ipm", "alie"}
 
 
 def test_the_order_is_that_of_the_worst_case_with_the_ranks_that_seeds_leave_open_beside_it(tmp_path):
