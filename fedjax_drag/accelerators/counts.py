@@ -67,12 +67,15 @@ class Kernel(NamedTuple):
       bytes: moved between the device and its memory.
       operations: of the matrix products and convolutions in it.
       precision: of these (:func:`~fedjax_drag.accelerators.products.operations`).
+      exchanges: what devices exchange in it: of each collective its kind, and the bytes that a device sends or
+        receives.
     """
 
     kind: str
     bytes: int
     operations: int = 0
     precision: str = "default"
+    exchanges: tuple[tuple[str, int], ...] = ()
 
     def limits(self, chip: Chip) -> dict[str, float]:
         """Seconds by what may limit it, of :data:`LIMITS`."""
@@ -85,20 +88,21 @@ class Work(NamedTuple):
 
     Attributes:
       each: its kernels, and how often each is run.
-      exchanged: how often devices exchange something, by what the exchange is.
-      sent: bytes that each device sends or receives in them.
       open_loops: loops whose length the text does not tell; each is counted once.
     """
 
     each: Counter[Kernel]
-    exchanged: Counter[str]
-    sent: Counter[str]
     open_loops: int
 
     @property
     def collectives(self) -> dict[str, Collective]:
         """Exchanges between devices, by what they are."""
-        return {kind: Collective(times, self.sent[kind]) for kind, times in sorted(self.exchanged.items())}
+        number, sent = Counter[str](), Counter[str]()
+        for kernel, times in self.each.items():
+            for kind, size in kernel.exchanges:
+                number[kind] += times
+                sent[kind] += times * size
+        return {kind: Collective(number[kind], sent[kind]) for kind in sorted(number)}
 
     @property
     def bytes(self) -> int:
@@ -125,8 +129,7 @@ class Work(NamedTuple):
 
     def beside(self, other: "Work") -> "Work":
         """What is done beside the work of another program, a part of this one."""
-        parts = self.each - other.each, self.exchanged - other.exchanged, self.sent - other.sent
-        return Work(*parts, self.open_loops - other.open_loops)
+        return Work(self.each - other.each, self.open_loops - other.open_loops)
 
     def limits(self, chip: Chip) -> dict[str, float]:
         """Seconds of its kernels by what limits each, of :data:`LIMITS`."""
@@ -144,17 +147,13 @@ class Work(NamedTuple):
 
 def total(parts: Iterable[tuple[int, Work]]) -> Work:
     """What several programs do, each run so many times; their open loops count once."""
-    runs = [*parts]
-
-    def added(name: str) -> Counter[Any]:
-        whole = Counter[Any]()
-        for times, work in runs:
-            for key, number in getattr(work, name).items():
-                whole[key] += times * number
-        return whole
-
-    open_loops = sum(work.open_loops for times, work in runs if times)
-    return Work(added("each"), added("exchanged"), added("sent"), open_loops)
+    each, open_loops = Counter[Kernel](), 0
+    for times, work in parts:
+        if times:
+            open_loops += work.open_loops
+            for kernel, number in work.each.items():
+                each[kernel] += times * number
+    return Work(each, open_loops)
 
 
 def work_of(text: str, lengths: Mapping[str, int] | None = None, least: bool = False) -> Work:
@@ -211,12 +210,8 @@ class _Reader(NamedTuple):
         elif one.opcode in ("call", "async-start"):
             yield from ((1, self.work(name, {})) for name in one.called)
         elif not self._is_free(one):
-            kernel = Kernel(_kind(one), self._moved(one, within), *operations(one, within, self.module))
-            exchanged, sent = Counter[str](), Counter[str]()
-            for kind, size in self._exchanges(one, within):
-                exchanged[kind] += 1
-                sent[kind] += size
-            yield 1, Work(Counter([kernel]), exchanged, sent, 0)
+            products, exchanges = operations(one, within, self.module), tuple(self._exchanges(one, within))
+            yield 1, Work(Counter([Kernel(_kind(one), self._moved(one, within), *products, exchanges)]), 0)
 
     def _told(self, loop: Instruction) -> int | None:
         """Trips of a loop that the caller knows."""

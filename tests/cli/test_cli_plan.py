@@ -49,7 +49,7 @@ def test_errors_of_a_configuration(command, tiny_file, stand_in):
 def made(needed):
     """A plan of a run that needs so many bytes, in the place of what is compiled."""
     kernels = {Kernel("fusion", 10**9): 1, Kernel("fusion", 10**6, 10**10, "highest"): 1, Kernel("fusion", 0): 100}
-    work = Work(Counter(kernels), exchanged=Counter(), sent=Counter(), open_loops=0)
+    work = Work(Counter(kernels), open_loops=0)
     figures = {"usable": 1000, "needed": needed, "client_state": 0, "data": 1, "state": 2, "temporary": 3}
     counts = {"devices": 1, "shares": 1, "cohort_size": 4, "rounds": 6, "evaluations": 3}
     done = {"round": work, "evaluation": work, "seconds": 0.25}
