@@ -26,11 +26,8 @@ from fedjax_drag.ops.screening import (
     MetricsOnly,
     Screening,
     apply_screened,
-    as_arrays,
-    check_extras,
     concluded,
     empty_metrics,
-    own,
     screen,
     stateless,
 )
@@ -204,7 +201,7 @@ def wrapped(inner: State, metrics: dict[str, Any]) -> Wrapped:
     return Wrapped(inner._replace(metrics={}), metrics | scalars)
 
 
-class SummedAggregator(Aggregator):
+class SummedAggregator(PlainAggregator):
     """A rule that is a sum over the clients: written once, for a whole stack of deltas and for chunks of it.
 
     A subclass says by :meth:`accumulate` what a chunk of clients adds up to, and by :meth:`finish` how the parameters
@@ -212,7 +209,6 @@ class SummedAggregator(Aggregator):
     """
 
     split = "clients"
-    reports = ()  # names of metrics [S] beside weight and cosine
     compared = ()  # names of metrics of compare
     has_first_pass = False
 
@@ -220,10 +216,6 @@ class SummedAggregator(Aggregator):
     def of_mean(self) -> bool:
         """As of :class:`~fedjax_drag.types.Sums`."""
         return False
-
-    def init(self, params: Params) -> State:
-        """A state without a memory, unless the subclass has another."""
-        return stateless(*self.reports)(params)
 
     def accumulate(
         self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any
@@ -252,6 +244,17 @@ class SummedAggregator(Aggregator):
         """
         del deltas, total, valid
         return {}
+
+    def combine(self, params: Params, deltas: Deltas, state: State, *, valid: jax.Array, **extras: Any) -> Moved:
+        def prepared() -> State:
+            total, kept = self.accumulate(params, deltas, state, valid=valid, first_pass=True, **extras)
+            return self.prepare(total, state, kept, valid=valid, **extras)
+
+        if self.has_first_pass:
+            state = jax.lax.cond(self.needs_first_pass(state), prepared, lambda: state)
+        total, kept = self.accumulate(params, deltas, state, valid=valid, **extras)
+        moved, after = self.finish(params, total, state, kept, valid=valid, **extras)
+        return moved, after._replace(metrics=after.metrics | self.compare(deltas, total, valid))
 
     @property
     def requires(self) -> frozenset[str]:
@@ -293,22 +296,6 @@ class SummedAggregator(Aggregator):
         moved, after = concluded((params, state), after, who, extras.get("reject_nonfinite", True))
         unknown = {name: jnp.zeros(0) for name in self.compared}
         return moved, after._replace(metrics=unknown | after.metrics)
-
-    def apply(self, params: Params, deltas: Deltas, state: State, **extras: Any) -> tuple[Params, State]:
-        size, params = tree.check_cohort(params, deltas), as_arrays(params)
-        extras = check_extras(extras, self.requires, params, size, self.num_clients)
-
-        def absorbed() -> State:
-            total, kept = self._accumulated(params, deltas, state, first_pass=True, **extras)
-            return self._prepared(total, state, kept, **extras)
-
-        with own(state):
-            if self.has_first_pass:
-                state = jax.lax.cond(self.needs_first_pass(state), absorbed, lambda: state)
-            total, (who, kept) = self._accumulated(params, deltas, state, **extras)
-            moved, after = self._finished(params, total, state, (who, kept), **extras)
-        known = self.compare(deltas, total, who.counted)
-        return moved, after._replace(metrics=after.metrics | known)
 
 
 def _without_screening(extras: Mapping[str, Any]) -> dict[str, Any]:
