@@ -3,9 +3,7 @@
 Arrays are matched by name with the model's own.
 """
 
-import json
 import os
-from collections import Counter
 from collections.abc import Mapping, Set
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -129,9 +127,6 @@ CHECKPOINTS, STATE, CHECKSUM = "checkpoints", "default", "checksum"
 _VARIABLES = {"params.": "params.", "model.frozen.": "params.", "model.statistics.": ""}
 """Where the fields of a state in a checkpoint, by the beginnings of their names, are among a model's variables."""
 
-_LONGEST_HEADER = 100_000_000
-"""Bytes of a safetensors file before its arrays; the package itself reads no more."""
-
 _ALONE = "params"
 """The name in a checkpoint of parameters that are a single array."""
 
@@ -204,20 +199,10 @@ def _of_safetensors(where: str, path: Path) -> dict[str, Any]:
     except ImportError:
         raise ValueError(f"{where}: needs safetensors; pip install 'fedjax-drag[safetensors]'") from None
     try:
-        with path.open("rb") as stream:
-            header = stream.read(min(int.from_bytes(stream.read(8), "little"), _LONGEST_HEADER))
-        json.loads(header, object_pairs_hook=_no_name_twice)
         return load_file(path)
     except Exception as error:  # the package has exceptions of its own
         allowed = "must be a safetensors file, a results folder or one of its checkpoints"
         raise ValueError(f"{where}: {allowed} ({checks.first_line(error)})") from error
-
-
-def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; safetensors itself takes the last of two arrays of a name."""
-    if twice := [name for name, number in Counter(name for name, _ in pairs).items() if number > 1]:
-        raise ValueError(f"has {twice[0]} twice")
-    return dict(pairs)
 
 
 def _of_checkpoint(where: str, path: Path) -> dict[str, Any]:
