@@ -28,8 +28,6 @@ def test_number_of_malicious_clients(fraction, number):
         ({"number": 11, "of": "cohort"}, r"num_byzantine=11: must be an integer in \[0, 10\]"),
         ({"number": 0.5}, r"num_byzantine=0.5: must be an integer"),
         ({"number": 3, "fraction": 0.5}, "num_byzantine=3, byzantine_fraction=0.5: must be one of the two"),
-        ({"fraction": -0.1}, "byzantine_fraction=-0.1: must be in"),
-        ({"of": "round"}, "byzantine_of='round': must be one of federation, cohort"),
     ],
 )
 def test_impossible_numbers_of_malicious_clients_are_refused(arguments, message):
@@ -177,9 +175,17 @@ def test_root_data_from_all_clients_without_a_benign_one(of_one_class):
     assert len(choose_root(of_one_class, np.ones(10, bool), None, source="all")) == of_one_class.counts.sum() // 10
 
 
-def test_unknown_source_of_root_data(of_one_class):
-    with pytest.raises(ValueError, match=r"root_source='al': must be one of benign, all, biased; did you mean 'all'\?"):
-        choose_root(of_one_class, np.zeros(10, bool), 50, source="al")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"root_source": "al"}, r"root_source='al': must be one of benign, all, biased; did you mean 'all'\?"),
+        ({"root_bias": 1.5}, r"root_bias=1.5: must be in \[0, 1\]"),
+        ({"byzantine_fraction": -0.1}, "byzantine_fraction=-0.1: must be in"),
+        ({"byzantine_of": "round"}, "byzantine_of='round': must be one of federation, cohort"),
+    ],
+)
+def test_unknown_malicious_clients_and_root_data_are_refused(refused, fedavg, changes, message):
+    refused(message, fedavg, **changes)
 
 
 def test_root_source_is_a_setting(settings, of_one_class):
