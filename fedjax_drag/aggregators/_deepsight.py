@@ -13,7 +13,7 @@ from fedjax_drag.aggregators._clustering import cosine_distances
 from fedjax_drag.aggregators._norm_clipping import clip_scale
 from fedjax_drag.kernels.distances import reference
 from fedjax_drag.kernels.order_statistics import median_of
-from fedjax_drag.ops.hdbscan import hdbscan
+from fedjax_drag.ops.linkage import hdbscan
 from fedjax_drag.ops.paths import check_patterns, split
 from fedjax_drag.ops.rules import Moved, PlainAggregator, moved_along
 from fedjax_drag.types import Deltas, Params, Predict, Scalar, State

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from fedjax_drag import checks, per_client, tree
+from fedjax_drag.ops.kmeans import upper_cluster
 from fedjax_drag.ops.lbfgs import change_along
 from fedjax_drag.ops.rules import Moved, WrappingAggregator, wrapped
 from fedjax_drag.ops.screening import check_extras
-from fedjax_drag.ops.two_clusters import upper_cluster
 from fedjax_drag.per_client import PerClient
 from fedjax_drag.types import Deltas, Params, State
 

@@ -104,17 +104,13 @@ def apply_screened(
       reject_nonfinite: as of :func:`screened`.
       **extras: of the rule.
     """
-    size, params = tree.check_cohort(params, deltas), as_arrays(params)
+    size = tree.check_cohort(params, deltas)
+    params = jax.tree.map(lambda p: jnp.asarray(p, jnp.result_type(p)), params)  # plain floats among them
     given = check_extras({**extras, "valid": valid}, required, params, size, num_clients)
     who = screen(deltas, given.pop("valid"), reject_nonfinite, given.get("start_loss"))
     with own(state):
         after = apply(params, deltas, state, valid=who.counted, **given)
         return concluded((params, state), after, who, reject_nonfinite)
-
-
-def as_arrays(params: Params) -> Params:
-    """The parameters, plain floats among them as arrays."""
-    return jax.tree.map(lambda p: jnp.asarray(p, jnp.result_type(p)), params)
 
 
 def check_extras(

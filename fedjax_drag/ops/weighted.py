@@ -224,20 +224,14 @@ class weighted_rule(WeightedAggregator):
     """
 
     weigh: Callable[..., Weights]
-    init: InitFn | None = None
+    init: InitFn = stateless()
     _: dataclasses.KW_ONLY
     reference: Callable[..., Params] | None = None
     length: Literal["client", "reference"] = "client"
     before: FirstPass | None = None
-    after: Callable[..., tuple[Step, State]] | None = None
+    after: Callable[..., tuple[Step, State]] = _as_it_is
     needs: frozenset[str] = frozenset()
     of_mean: bool = False
-
-    def __post_init__(self) -> None:
-        if self.init is None:
-            object.__setattr__(self, "init", stateless())
-        if self.after is None:
-            object.__setattr__(self, "after", _as_it_is)
 
     def __repr__(self) -> str:
         return f"Aggregator({self.name})"

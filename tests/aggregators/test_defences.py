@@ -12,8 +12,8 @@ import fedjax_drag as fd
 from fedjax_drag import aggregators as a
 from fedjax_drag.aggregators._foundationfl import from_extremes
 from fedjax_drag.aggregators._lasa import without_smallest
+from fedjax_drag.ops.kmeans import upper_cluster
 from fedjax_drag.ops.lbfgs import change_along
-from fedjax_drag.ops.two_clusters import upper_cluster
 
 COHORT, SIZE = 9, 12
 

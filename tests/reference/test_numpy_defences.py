@@ -9,8 +9,8 @@ from reference import numpy_defences, numpy_robust, twins
 from reference.twins import Pair
 
 from fedjax_drag import aggregators
+from fedjax_drag.ops.kmeans import upper_cluster
 from fedjax_drag.ops.lbfgs import change_along
-from fedjax_drag.ops.two_clusters import upper_cluster
 
 LAYERS = [slice(0, 8), slice(8, 12)]
 """Of :func:`reference.twins.as_tree`; the first is a matrix."""

@@ -12,7 +12,7 @@ from sklearn.cluster import HDBSCAN
 from fedjax_drag import aggregators
 from fedjax_drag.aggregators import _flare
 from fedjax_drag.aggregators._rfl_bat import reference_points
-from fedjax_drag.ops.hdbscan import hdbscan
+from fedjax_drag.ops.linkage import hdbscan
 from fedjax_drag.types import Batch, Prediction
 from fedjax_drag.types._part import Function
 
