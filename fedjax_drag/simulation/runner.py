@@ -206,7 +206,7 @@ class Simulation:
         # On a copy of its own: of several processes, each repeats the pass as often as its own clock requires.
         federation, key, state = own_copy((self.federation, self.key, state))
         if self.outline.rows_on != DEVICE:
-            state = host_state.take(state, np.arange(self.spec.cohort_size), None)
+            state = host_state.take(state, np.arange(self.spec.cohort_size), None, self.shapes)
         alone = dataclasses.replace(self.spec, mesh=None, shard_data=False)
         return measure_seconds(programs.client, Inputs(alone, federation, key), state) / TIMED_STEPS
 
@@ -218,7 +218,7 @@ class Simulation:
         without_rows = per_client.without_rows(state)
         selected = programs.draw(self.inputs, without_rows)
         client_ids = np.asarray(selected.client_ids)
-        cohort = host_state.take(state, client_ids, self.outline.shardings)
+        cohort = host_state.take(state, client_ids, self.outline.shardings, self.shapes)
         after, metrics, totals = self._advance(cohort, totals, stop, selected)
         return host_state.store(state, after, client_ids), metrics, totals
 
@@ -238,7 +238,7 @@ class Simulation:
         parts = []
         for begin in range(0, number, size):
             clients = np.minimum(np.arange(begin, begin + size, dtype=np.int32), number - 1)
-            cohort = host_state.take(state, clients, self.outline.shardings)
+            cohort = host_state.take(state, clients, self.outline.shardings, self.shapes)
             parts.append(jax.device_get(programs.evaluate_own(self.inputs, cohort, clients)))
         return {name: np.concatenate([part[name] for part in parts])[:number] for name in parts[0]}
 
@@ -250,13 +250,13 @@ class Simulation:
 
     def _checked(self, initial: RunState) -> RunState:
         STATE.check("initial", initial)
-        initial = host_state.with_keys(initial)
         like = self.shapes
         if jax.tree.structure(initial) != jax.tree.structure(like):
             raise ValueError(
                 "initial: is the state of another algorithm or model; must be one of this run's, as is "
                 "prepare(...).initial_state()"
             )
+        initial = jax.tree.map(host_state.revived, initial, like)
         for (path, leaf), expected in zip(jax.tree.leaves_with_path(initial), jax.tree.leaves(like), strict=True):
             if np.shape(leaf) != expected.shape:
                 name = jax.tree_util.keystr(path)

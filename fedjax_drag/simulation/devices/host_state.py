@@ -33,20 +33,7 @@ _CHUNK = 1 << 26
 """Bytes of records that are in memory at a time while records are copied."""
 
 
-class HostRows(np.ndarray):
-    """A leaf of rows in host memory whose entries may be the raw data of random keys.
-
-    Attributes:
-      key_dtype: of these keys; None for other numbers.
-    """
-
-    key_dtype: Any = None
-
-    def __array_finalize__(self, obj: Any) -> None:
-        self.key_dtype = getattr(obj, "key_dtype", None)
-
-
-class FileRows(HostRows):
+class FileRows(np.ndarray):
     """A leaf ``[M, *p]`` of a :class:`RowFile`; copies and parts of it belong to none.
 
     Attributes:
@@ -74,7 +61,6 @@ class RowFile:
     """
 
     def __init__(self, like: Sequence[Any], num_clients: int):
-        self._key_dtypes = [row.dtype if is_key(row) else None for row in like]
         like = [jax.eval_shape(raw, jax.ShapeDtypeStruct(row.shape, row.dtype)) for row in like]
         starts, size = [], 0
         for row in like:
@@ -96,8 +82,8 @@ class RowFile:
     def leaves(self) -> list[FileRows]:
         """The rows by leaf, ``[M, *p]`` as ``like``; read-only."""
         leaves = [view.view(FileRows) for view in self.views(self._map, self.num_clients)]
-        for leaf, key_dtype in zip(leaves, self._key_dtypes, strict=True):
-            leaf.file, leaf.key_dtype = self, key_dtype
+        for leaf in leaves:
+            leaf.file = self
         return leaves
 
     def views(self, records: Any, number: int) -> list[np.ndarray]:
@@ -177,11 +163,11 @@ def raw(leaf: Any) -> Any:
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
-def revived(numbers: Any, key_dtype: Any) -> Any:
-    """``numbers``, or the random keys of a dtype whose raw data they are."""
-    if key_dtype is None:
+def revived(numbers: Any, like: Any) -> Any:
+    """``numbers``, or the random keys whose raw data they are, where ``like`` is of keys."""
+    if not is_key(like) or is_key(numbers):
         return numbers
-    impl = jax.random.key_impl(jnp.empty(0, key_dtype))  # a dtype alone does not say it
+    impl = jax.random.key_impl(jnp.empty(0, jnp.result_type(like)))  # a dtype alone does not say it
     return jax.random.wrap_key_data(jnp.asarray(np.asarray(numbers)), impl=impl)
 
 
@@ -222,7 +208,6 @@ def repeat(state: Any, num_clients: int, rows_on: str = HOST) -> Any:
 
 def with_rows_of(state: Any, on_device: Any, rows_on: str = HOST) -> Any:
     """``on_device``, a state without rows, with a copy of the rows of ``state`` in host memory or in a file."""
-    state = with_keys(state)
     if rows_on != DISK:
         return completed(on_device, with_rows(state, [row.copy() for row in _fetched(state)]))
     earlier, file = found_in(state), _file_like(state, len(_leaves_of_rows(state)[0]))
@@ -244,11 +229,15 @@ def with_rows(state: Any, leaves: Sequence[np.ndarray], gathered: bool = False) 
     return per_client.convert(lambda node: PerClient(jax.tree.map(lambda _: next(left), node.rows), gathered), state)
 
 
-def take(state: Any, client_ids: np.ndarray, shardings: Any) -> Any:
-    """``state`` with one cohort's rows ``[S, *p]`` on the devices of ``shardings``; None for the default device."""
+def take(state: Any, client_ids: np.ndarray, shardings: Any, like: Any = None) -> Any:
+    """``state`` with one cohort's rows ``[S, *p]`` on the devices of ``shardings``; None for the default device.
+
+    Rows that are random keys in ``like``, a state or its shapes, are keys again; default none are.
+    """
     file, kept = found_in(state), _leaves_of_rows(state)
     rows = [x[client_ids] for x in kept] if file is None else file.views(file.read(client_ids), len(client_ids))
-    rows = [revived(x, getattr(leaf, "key_dtype", None)) for x, leaf in zip(rows, kept, strict=True)]
+    if like is not None:
+        rows = list(map(revived, rows, _leaves_of_rows(like)))
     return place(with_rows(state, rows, gathered=True), shardings)
 
 
@@ -263,22 +252,13 @@ def store(state: Any, cohort: Any, client_ids: np.ndarray) -> Any:
     return completed(cohort, state)
 
 
-def with_keys(state: Any) -> Any:
-    """``state`` with random keys in the place of their raw data, as a state on the device has them."""
-    return jax.tree.map(lambda x: revived(x, getattr(x, "key_dtype", None)), state)
-
-
 def _leaves_of_rows(state: Any) -> list[Any]:
     return jax.tree.leaves(per_client.found_in(state))
 
 
-def _fetched(state: Any) -> list[HostRows]:
+def _fetched(state: Any) -> list[np.ndarray]:
     """The leaves of the rows in host memory, random keys as their raw data."""
-    leaves = _leaves_of_rows(state)
-    rows = [np.asarray(x).view(HostRows) for x in fetch([raw(leaf) for leaf in leaves])]
-    for row, leaf in zip(rows, leaves, strict=True):
-        row.key_dtype = leaf.dtype if is_key(leaf) else None
-    return rows
+    return [np.asarray(x) for x in fetch([raw(leaf) for leaf in _leaves_of_rows(state)])]
 
 
 def _file_like(state: Any, num_clients: int) -> RowFile:

@@ -63,8 +63,7 @@ def rebuilt(stored: Mapping[str, Any], like: Any) -> Any:
     whole = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items() if not leaf.size} | dict(stored)
 
     def revived(path: Any, leaf: Any) -> jax.Array:
-        key_dtype = jnp.result_type(leaf) if host_state.is_key(leaf) else None
-        return host_state.revived(whole[leaf_name(path)], key_dtype)
+        return host_state.revived(whole[leaf_name(path)], leaf)
 
     return jax.tree_util.tree_map_with_path(revived, like)
 
