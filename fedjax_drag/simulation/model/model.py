@@ -16,7 +16,6 @@ from fedjax_drag.models.fast_forms import in_fast_forms
 from fedjax_drag.models.modes import WithModes, module_of
 from fedjax_drag.naming import name_of
 from fedjax_drag.ops.paths import Trainable, joined, matches, path_of, split
-from fedjax_drag.simulation.model.representation import with_representation
 from fedjax_drag.types import Batch, Examined, Loss, Metric, Params, Part, Prediction
 from fedjax_drag.types._part import CallablePart
 
@@ -198,6 +197,31 @@ class ModelState(NamedTuple):
 
     frozen: Any = ()
     statistics: Statistics = NO_STATISTICS
+
+
+_DENSE = ((nn.Dense, "__call__"), (nn.DenseGeneral, "__call__"), (nn.Embed, "attend"))
+"""Dense layers of linen, the transposed embedding of a language model among them, and their methods."""
+
+
+def with_representation(function: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+    """A model's function that also returns the input of the last dense layer of linen that it calls; None for none.
+
+    That layer is called outside of loops, as the head of a classifier is.
+    """
+
+    def both(*args: Any) -> tuple[Any, Any]:
+        inputs: list[Any] = []
+
+        def look(method: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+            if any(isinstance(context.module, layer) and context.method_name == name for layer, name in _DENSE):
+                inputs.append(args[0] if args else next(iter(kwargs.values())))
+            return method(*args, **kwargs)
+
+        with nn.intercept_methods(look):
+            returned = function(*args)
+        return returned, inputs[-1] if inputs else None
+
+    return both
 
 
 class Model(Part):

@@ -1,7 +1,7 @@
 """What is measured: on the test set, on every client's own data, of the clients' work, of what an attack achieves."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,26 +29,6 @@ Goal = Callable[..., tuple[jax.Array, jax.Array]]
 """``(x, labels, num_classes) -> (x, wanted)``, see :attr:`fedjax_drag.types.Attack.goal`."""
 
 
-class Counts(NamedTuple):
-    """Sums over examples; of batches, with a leading axis.
-
-    Attributes:
-      metrics: of each metric of the model.
-      loss: of all examples, each times its weight.
-      weight: of all examples; None where each weighs 1.
-      targets: examples for which the attacker wants another class than theirs; None without a goal.
-      reached: those of them for which the model predicts what the attacker wants; None without a goal.
-      of_class: correct examples of each class; None unless asked for.
-    """
-
-    metrics: tuple[Any, ...]
-    loss: Float[Array, "*batches"]
-    weight: Float[Array, "*batches"] | None = None
-    targets: Int[Array, "*batches"] | None = None
-    reached: Int[Array, "*batches"] | None = None
-    of_class: Int[Array, "*batches classes"] | None = None
-
-
 def evaluate_model(
     run: Run, params: Params, state: ModelState, examples: Batch, goal: Goal | None = None, by_class: bool = False
 ) -> dict[str, jax.Array]:
@@ -66,44 +46,40 @@ def evaluate_model(
     model, number = run.model, examples.num_examples
     size = _batch_size(number)
 
-    def of_batch(shared: tuple[Params, ModelState, Batch], batch_index: Int[Array, ""]) -> Counts:
+    def of_batch(shared: tuple[Params, ModelState, Batch], batch_index: Int[Array, ""]) -> dict[str, Any]:
+        """Sums over the examples of a batch."""
         params, state, examples = shared
         places = batch_index * size + jnp.arange(size)
         real = places < number  # those after the last example do not count
         index = jnp.minimum(places, number - 1)
         x, y, _ = gather(examples, examples, index, model.preprocess)
         outputs = model.apply(params, state, x)
-        sums = tuple(summed(metric.update(outputs, y), real) for metric in model.metrics)
+        sums: dict[str, Any] = {"metrics": tuple(summed(metric.update(outputs, y), real) for metric in model.metrics)}
         loss, weight = model.loss(outputs, y), model.weights(y)
         if weight is not None:
-            loss, weight = loss * weight, summed(weight, real)
-        counts = Counts(sums, summed(loss, real), weight)
+            loss, sums["weight"] = loss * weight, summed(weight, real)
+        sums["loss"] = summed(loss, real)
         if by_class:
             hit = real & (outputs.argmax(-1) == y)
-            of_class = jax.ops.segment_sum(hit.astype(jnp.int32), y, model.num_classes)
-            counts = counts._replace(of_class=of_class)
-        if goal is None:
-            return counts
-        returned = goal(x, y, model.num_classes)
-        tree.check_returned("attack: goal", returned, (x, y))
-        x, wanted = returned
-        targets = real & (wanted != y)
-        reached = targets & (model.apply(params, state, x).argmax(-1) == wanted)
-        return counts._replace(targets=targets.sum(), reached=reached.sum())
+            sums["class_correct"] = jax.ops.segment_sum(hit.astype(jnp.int32), y, model.num_classes)
+        if goal is not None:
+            returned = goal(x, y, model.num_classes)
+            tree.check_returned("attack: goal", returned, (x, y))
+            x, wanted = returned
+            targets = real & (wanted != y)
+            reached = targets & (model.apply(params, state, x).argmax(-1) == wanted)
+            sums |= {"targets": targets.sum(), "reached": reached.sum()}
+        return sums
 
-    batches: Counts = _over_batches(of_batch, (params, state, examples), number, run.mesh)
-    sums: Counts = jax.tree.map(lambda x: x.sum(0), batches)
-    metrics: dict[str, Any] = {
-        metric.name: metric.result(own) for metric, own in zip(model.metrics, sums.metrics, strict=True)
-    }
-    metrics["loss"] = sums.loss / (number if sums.weight is None else sums.weight)
+    batches = _over_batches(of_batch, (params, state, examples), number, run.mesh)
+    sums: dict[str, Any] = jax.tree.map(lambda x: x.sum(0), batches)
+    metrics = {metric.name: metric.result(own) for metric, own in zip(model.metrics, sums["metrics"], strict=True)}
+    metrics["loss"] = sums["loss"] / sums.get("weight", number)
     if goal is not None:
-        assert sums.reached is not None
-        assert sums.targets is not None
-        metrics["attack_success_rate"] = sums.reached / sums.targets
+        metrics["attack_success_rate"] = sums["reached"] / sums["targets"]
     if by_class:
         of_class = jnp.bincount(examples.y, length=model.num_classes)
-        metrics |= {"class_correct": sums.of_class, "class_examples": of_class}
+        metrics |= {"class_correct": sums["class_correct"], "class_examples": of_class}
     return metrics
 
 

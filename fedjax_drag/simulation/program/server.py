@@ -189,18 +189,13 @@ class StreamedClient(NamedTuple):
     extras: dict[str, Any]
 
 
-class CohortPass(NamedTuple):
-    """What is left of one pass over the cohort.
+CohortPass = tuple[tuple[Any, Params], tuple[Any, LocalResult, jax.Array]]
+"""What is left of one pass over the cohort: ``(totals, kept)``.
 
-    Attributes:
-      totals: sums over clients that the algorithm finishes its round from, and that of the benign clients' deltas,
-        ``()`` without an attack.
-      kept: of each client, leading axis ``[S]``: what the algorithm keeps, its result without the message, and whether
-        the message is usable.
-    """
-
-    totals: tuple[Any, Params]
-    kept: tuple[Any, LocalResult, jax.Array]
+The totals are the sums over clients that the algorithm finishes its round from, and that of the benign clients' deltas,
+``()`` without an attack. Kept is of each client, with a leading axis ``[S]``, what the algorithm keeps, its result
+without the message, and whether the message is usable.
+"""
 
 
 def stream(run: Run, cohort: Cohort) -> RoundOutcome:
@@ -221,17 +216,15 @@ def stream(run: Run, cohort: Cohort) -> RoundOutcome:
     def over_clients(shared: StreamInput) -> CohortPass:
         one = lambda shared, entry: sent_pass(run, shared.round, entry.client)
         accumulate = functools.partial(_accumulate, run, sums)
-        return CohortPass(*sum_clients(run.batching, run.mesh, one, accumulate, shared, entries))
+        return sum_clients(run.batching, run.mesh, one, accumulate, shared, entries)
 
     ready, ((total, benign), (kept, local, accepted)) = _pass_once_or_twice(sums, over_clients, shared, extras)
     finished = sums.finish(cohort.params, total, completed(ready, rows), kept, **extras)
     return RoundOutcome(*finished, local, accepted, benign)
 
 
-def _accumulate(
-    run: Run, sums: Sums, shared: StreamInput, chunk: StreamedClient, results: LocalResult
-) -> tuple[tuple[Any, Params], tuple[Any, LocalResult, jax.Array]]:
-    """What a chunk of clients adds to the sums, and what is kept of each of them; see :class:`CohortPass`."""
+def _accumulate(run: Run, sums: Sums, shared: StreamInput, chunk: StreamedClient, results: LocalResult) -> CohortPass:
+    """What a chunk of clients adds to the sums, and what is kept of each of them."""
     extras = {**shared.extras, **chunk.extras, **run.constants}
     if sums.needs_first_pass is not None:
         extras["first_pass"] = shared.first_pass
@@ -267,7 +260,8 @@ def _pass_once_or_twice(
         state, _ = carry
         first_pass = twice & (index == 0)
         result = over_clients(shared._replace(state=state, first_pass=first_pass))
-        prepared = lambda: prepare(result.totals[0], state, result.kept[0], **extras)
+        (total, _), (kept, *_) = result
+        prepared = lambda: prepare(total, state, kept, **extras)
         return jax.lax.cond(first_pass, prepared, lambda: state), result
 
     # One loop of one or two turns, so that the local pass is compiled once.
