@@ -235,21 +235,10 @@ def _check_devices(name: str, value: Any) -> None:
 
 
 @options
-class For:
-    """For which devices a run is lowered.
-
-    Attributes:
-      devices: JAX devices of one kind, of this process or to compile for alone, such as
-        ``fedjax_drag.accelerators.targets.find("h100").devices``; default those of this process. ``mesh="all"`` shares
-        the clients among all of them, ``mesh="auto"`` takes the first.
-    """
+class LowerArguments(Arguments):
+    """The arguments of :func:`lower`: those of a run, and the ``devices`` for which it is lowered."""
 
     devices: Sequence[Any] | None = option(_check_devices, default=None)
-
-
-@options
-class LowerArguments(For, Arguments):
-    """The arguments of :func:`lower`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,7 +271,9 @@ def lower(algorithm: Algorithm | Aggregator, *, devices: Devices | None = None, 
 
     Args:
       algorithm: the method, or an aggregation rule, which stands for ``fd.algorithms.from_aggregator(rule)``.
-      devices: for which to lower; see below.
+      devices: JAX devices of one kind for which to lower, of this process or to compile for alone, such as
+        ``fedjax_drag.accelerators.targets.find("h100").devices``; default those of this process. ``mesh="all"`` shares
+        the clients among all of them, ``mesh="auto"`` takes the first.
       **settings: the others of :class:`LowerArguments`.
 
     Raises:
@@ -294,7 +285,8 @@ def lower(algorithm: Algorithm | Aggregator, *, devices: Devices | None = None, 
       ...                               cohort_size=10, local_steps=5, batch_size=10, step_size=0.01)
       >>> lowered.programs.advance.compile().memory_analysis()
     """
-    check_options(For(devices=devices))
+    if devices is not None:
+        _check_devices("devices", devices)
     return lower_settings(_settings_of(algorithm, settings), devices)
 
 

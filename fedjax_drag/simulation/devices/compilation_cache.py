@@ -21,6 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fedjax_drag.data.formats.cache import cache_folder, make_private
+from fedjax_drag.files import read_json, sha256
 
 MANIFEST = "manifest.json"
 
@@ -126,11 +127,11 @@ def _kind() -> str:
 
 def _listed(folder: Path) -> dict[str, str]:
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = read_json(folder / MANIFEST)
         if not _is_own(folder / MANIFEST):
             return {}
         return {str(name): str(checksum) for name, checksum in manifest.items()}
-    except (OSError, ValueError, AttributeError, RecursionError):  # of a damaged manifest nothing is listed
+    except (OSError, ValueError, AttributeError):  # of a damaged manifest nothing is listed
         return {}
 
 
@@ -163,7 +164,4 @@ def _name(folder: Path, path: Path) -> str:
 
 def _checksum(path: Path) -> str:
     """SHA-256 of a file; empty for a link, which is not followed."""
-    if path.is_symlink():
-        return ""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return "" if path.is_symlink() else sha256(path)
