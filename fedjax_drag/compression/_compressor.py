@@ -2,7 +2,8 @@
 # Fields of FunctionCompressor stand in the place of methods.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any
 
 import jax
 from jaxtyping import PRNGKeyArray
@@ -19,24 +20,25 @@ Memory = Any
 """What a sender keeps from one message to the next, a pytree of arrays; ``()`` for nothing."""
 
 
-@runtime_checkable
-class MemoryFn(Protocol):
-    """``init`` of a compressor."""
+class Compressor(Part):
+    """A lossy code for messages, as what comes out of it at the receiver.
 
-    def __call__(self, message: Message, /) -> Memory:
-        """The memory before the first message.
+    A compressor is a subclass; ``Compressor(init, compress, num_bytes)`` makes one of functions.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return object.__new__(FunctionCompressor if cls is Compressor else cls)
+
+    def init(self, message: Message) -> Memory:
+        """The memory before the first message, by default none.
 
         Args:
           message: arrays or shapes; only shapes and dtypes count.
         """
-        ...
+        del message
+        return ()
 
-
-@runtime_checkable
-class CompressFn(Protocol):
-    """``compress`` of a compressor."""
-
-    def __call__(self, message: Message, memory: Memory, key: PRNGKeyArray, /) -> tuple[Message, Memory]:
+    def compress(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
         """Compresses a message and decompresses it again; pure and jittable.
 
         Args:
@@ -47,46 +49,14 @@ class CompressFn(Protocol):
         Returns:
           What the receiver makes of the compressed message, like ``message``, and the memory.
         """
-        ...
+        raise undefined(self, "compress")
 
-
-@runtime_checkable
-class NumBytesFn(Protocol):
-    """``num_bytes`` of a compressor."""
-
-    def __call__(self, message: Message, /) -> int:
+    def num_bytes(self, message: Message) -> int:
         """Bytes of the compressed message.
 
         Args:
           message: arrays or shapes; only shapes and dtypes count.
         """
-        ...
-
-
-class Compressor(Part):
-    """A lossy code for messages, as what comes out of it at the receiver.
-
-    A compressor is a subclass; ``Compressor(init, compress, num_bytes)`` makes one of functions.
-    """
-
-    if TYPE_CHECKING:
-
-        def __init__(self, init: MemoryFn, compress: CompressFn, num_bytes: NumBytesFn) -> None: ...
-
-    def __new__(cls, *_: Any, **__: Any) -> Any:
-        return object.__new__(FunctionCompressor if cls is Compressor else cls)
-
-    def init(self, message: Message) -> Memory:
-        """The memory before the first message, by default none; see :class:`MemoryFn`."""
-        del message
-        return ()
-
-    def compress(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
-        """What the receiver makes of a message, and the memory; see :class:`CompressFn`."""
-        raise undefined(self, "compress")
-
-    def num_bytes(self, message: Message) -> int:
-        """Bytes of the compressed message; see :class:`NumBytesFn`."""
         raise undefined(self, "num_bytes")
 
     @property
@@ -102,14 +72,14 @@ class FunctionCompressor(Compressor):
     """A compressor of functions, which are compared by identity; ``Compressor(...)`` makes one.
 
     Attributes:
-      init: see :class:`MemoryFn`.
-      compress: see :class:`CompressFn`.
-      num_bytes: see :class:`NumBytesFn`.
+      init: ``(message) -> memory``, as of :class:`Compressor`.
+      compress: ``(message, memory, key) -> (received, memory)``, as of :class:`Compressor`.
+      num_bytes: ``(message) -> bytes``, as of :class:`Compressor`.
     """
 
-    init: MemoryFn
-    compress: CompressFn
-    num_bytes: NumBytesFn
+    init: Callable[[Message], Memory]
+    compress: Callable[[Message, Memory, PRNGKeyArray], tuple[Message, Memory]]
+    num_bytes: Callable[[Message], int]
 
     def __repr__(self) -> str:
         return f"Compressor({self.name})"

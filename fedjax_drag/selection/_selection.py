@@ -1,6 +1,7 @@
 """What a selection is: who of the clients that can be drawn takes part in a round."""
 
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,27 +18,6 @@ Memory = Any
 """What a selection keeps from round to round: a pytree of arrays; ``()`` for nothing."""
 
 
-class LossesFn(Protocol):
-    """``losses`` of :class:`Candidates`."""
-
-    def __call__(self, client_ids: Int[Array, " some"], batch_size: int | None = None) -> Float[Array, " some"]:
-        """The mean loss of the global parameters on the training examples of some clients.
-
-        Args:
-          client_ids: any number of them.
-          batch_size: so many examples of each, drawn with replacement; None for all.
-        """
-        ...
-
-
-class SecondsFn(Protocol):
-    """``seconds`` of :class:`Candidates`."""
-
-    def __call__(self, client_ids: Int[Array, " some"]) -> Float[Array, " some"]:
-        """How long clients that start now take until they answer."""
-        ...
-
-
 class Candidates(NamedTuple):
     """What a server knows of the clients before it draws a cohort.
 
@@ -45,15 +25,18 @@ class Candidates(NamedTuple):
       num_examples: that each client trains on, ``[M]`` int32.
       available: who can be drawn, ``[M]`` bool; None for everybody.
       round: int32 scalar, from 0.
-      losses: asks clients for their loss; None unless ``needs`` has ``"candidate_losses"``.
-      seconds: reads the run's clock; None where it has none.
+      losses: ``(client_ids, batch_size) -> losses``, the mean loss of the global parameters on the training examples of
+        some clients: on ``batch_size`` of each, drawn with replacement, or None for all. None unless ``needs`` has
+        ``"candidate_losses"``.
+      seconds: ``(client_ids) -> seconds``, how long clients that start now take until they answer, by the run's clock;
+        None where it has none.
     """
 
     num_examples: Int[Array, " federation"]
     available: Bool[Array, " federation"] | None
     round: Int[Array, ""]
-    losses: LossesFn | None = None
-    seconds: SecondsFn | None = None
+    losses: Callable[..., Float[Array, " some"]] | None = None
+    seconds: Callable[..., Float[Array, " some"]] | None = None
 
 
 class Arrivals(NamedTuple):
