@@ -1,4 +1,4 @@
-"""Plain convolutional networks: convolutions with ReLU and 2x2 max pooling; then two dense layers."""
+"""Plain convolutional networks: convolutions with ReLU and 2x2 max pooling; then dense layers."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,18 +13,18 @@ from fedjax_drag.models.initialisation import INITS, layer
 
 
 class CNN(nn.Module):
-    """Convolutions, pooled 2x2, a hidden dense layer and the logits.
+    """Convolutions, pooled 2x2, hidden dense layers and the logits.
 
     Attributes:
       num_classes: number of logits.
       kernel_size: height and width of every kernel.
       channels: output channels of the convolutions.
-      dense: width of the hidden dense layer.
+      dense: widths of the hidden dense layers.
       padding: of every convolution, ``"SAME"`` or ``"VALID"``.
       first_pooled: number of convolutions before the first that is pooled; all later ones are pooled too.
       last_relu: whether the last convolution has a ReLU.
       drops_channels: whether dropout after the convolutions takes whole channels of an image.
-      dropout: rates after the convolutions and after the hidden dense layer.
+      dropout: rates after the convolutions and after the hidden dense layers.
       initialisation: one of :data:`~fedjax_drag.models.initialisation.INITS`.
       fixed_dropout: whether the same activations are dropped in every step.
     """
@@ -32,7 +32,7 @@ class CNN(nn.Module):
     num_classes: int
     kernel_size: int
     channels: tuple[int, ...]
-    dense: int
+    dense: tuple[int, ...]
     padding: str = "SAME"
     first_pooled: int = 0
     last_relu: bool = True
@@ -56,13 +56,14 @@ class CNN(nn.Module):
             x = Conv(features, self.kernel_size, self.padding, pool, relu=relu, **start)(x)
         x = self._dropped(x, 0, train)
         x = x.reshape(x.shape[0], -1)
-        x = nn.relu(nn.Dense(self.dense, **layer(self.initialisation, x.shape[-1]))(x))
+        for width in self.dense:
+            x = nn.relu(nn.Dense(width, **layer(self.initialisation, x.shape[-1]))(x))
         x = self._dropped(x, 1, train)
         return nn.Dense(self.num_classes, **layer(self.initialisation, x.shape[-1]))(x)
 
     @nn.nowrap
     def _dropped(self, x: jax.Array, place: int, train: bool) -> jax.Array:
-        """With the dropout after the convolutions (0) or after the hidden layer (1)."""
+        """With the dropout after the convolutions (0) or after the hidden layers (1)."""
         shared = (1, 2) if self.drops_channels and place == 0 else ()
         layer = nn.Dropout(self.dropout[place], broadcast_dims=shared, deterministic=not train)
         if not (self.fixed_dropout and train):
@@ -79,23 +80,23 @@ class CNN(nn.Module):
 
 
 _VARIANTS = {
-    "emnist": partial(CNN, kernel_size=5, channels=(32, 64), dense=512),
-    "cifar10": partial(CNN, kernel_size=5, channels=(32, 64), dense=512),
-    "cifar100": partial(CNN, kernel_size=3, channels=(32, 64, 64), dense=512),
-    "pooled_once": partial(CNN, kernel_size=3, channels=(32, 64), dense=128, padding="VALID", first_pooled=1),
+    "emnist": partial(CNN, kernel_size=5, channels=(32, 64), dense=(512,)),
+    "cifar10": partial(CNN, kernel_size=5, channels=(32, 64), dense=(512,)),
+    "cifar100": partial(CNN, kernel_size=3, channels=(32, 64, 64), dense=(512,)),
+    "pooled_once": partial(CNN, kernel_size=3, channels=(32, 64), dense=(128,), padding="VALID", first_pooled=1),
     "bucketing": partial(
         CNN,
         kernel_size=3,
         channels=(32, 64),
-        dense=128,
+        dense=(128,),
         padding="VALID",
         first_pooled=1,
         last_relu=False,
         drops_channels=True,
     ),
-    "mnist": partial(CNN, kernel_size=5, channels=(20, 50), dense=500, padding="VALID"),
-    "pfllib": partial(CNN, kernel_size=5, channels=(32, 64), dense=512, padding="VALID"),
-    "small": partial(CNN, kernel_size=3, channels=(8, 16), dense=32),
+    "mnist": partial(CNN, kernel_size=5, channels=(20, 50), dense=(500,), padding="VALID"),
+    "pfllib": partial(CNN, kernel_size=5, channels=(32, 64), dense=(512,), padding="VALID"),
+    "small": partial(CNN, kernel_size=3, channels=(8, 16), dense=(32,)),
 }
 
 

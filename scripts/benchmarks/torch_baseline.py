@@ -11,8 +11,7 @@ from torch import nn  # pyright: ignore[reportMissingImports]
 
 from benchmarks.networks import GROUPS, Network, Nnx
 from fedjax_drag.data import FederatedDataset
-from fedjax_drag.models import cnn
-from fedjax_drag.models.lenet import LeNet
+from fedjax_drag.models import cnn, lenet
 from fedjax_drag.models.mlp import MLP
 
 
@@ -80,7 +79,7 @@ def _counterpart(model: flax_nn.Module) -> Any:
     """The PyTorch form of a workload's network, for its images and ten classes."""
     if isinstance(model, MLP):
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 500), nn.ReLU(), nn.Linear(500, 10))
-    if isinstance(model, LeNet):
+    if model == lenet(10):
         return nn.Sequential(
             nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
             nn.Flatten(), nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),

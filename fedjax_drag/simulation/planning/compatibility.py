@@ -20,7 +20,6 @@ from fedjax_drag.data.augmentation import Augmentation
 from fedjax_drag.data.normalization import TOKENS
 from fedjax_drag.losses import cross_entropy
 from fedjax_drag.models.cnn import CNN
-from fedjax_drag.models.lenet import LeNet
 from fedjax_drag.models.lora import LoRA
 from fedjax_drag.models.lstm import LSTM
 from fedjax_drag.models.mlp import MLP
@@ -242,7 +241,7 @@ def _check_params(name: str, found: Any, params: Params) -> None:
     tree.check_types(name, found, params)
 
 
-_OF_NUMBERS = (nn.Dense, nn.DenseGeneral, nn.Conv, MLP, CNN, LeNet, ResNet18)
+_OF_NUMBERS = (nn.Dense, nn.DenseGeneral, nn.Conv, MLP, CNN, ResNet18)
 """Modules for which an input is a quantity."""
 
 _REMEDY = f"must have an argument of its call that says so, {' or '.join(IN_TRAINING)}, or fd.models.with_modes"
