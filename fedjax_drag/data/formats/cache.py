@@ -81,10 +81,6 @@ def make_private(folder: Path) -> None:
       OSError: it cannot be made.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        if not folder.is_dir():
-            raise
-    else:
+    if not folder.is_dir():
+        folder.mkdir(mode=0o700, exist_ok=True)
         folder.chmod(0o700)
