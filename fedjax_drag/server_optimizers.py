@@ -99,10 +99,14 @@ class fedadam(Optimizer):
         _check_adaptive(self)
 
     def transformation(self) -> optax.GradientTransformation:
-        return _adaptive(self, lambda v, square: self.b2 * v + (1 - self.b2) * square)
+        return _adaptive(self, self.second_moment)
+
+    def second_moment(self, v: jax.Array, square: jax.Array) -> jax.Array:
+        """``v_t`` of ``v_{t-1}`` and ``Delta_t^2``."""
+        return self.b2 * v + (1 - self.b2) * square
 
 
-class fedyogi(Optimizer):
+class fedyogi(fedadam):
     """FedYogi: FedAdam with a second moment that changes by at most the square of the delta, up or down.
 
     ::
@@ -113,17 +117,8 @@ class fedyogi(Optimizer):
     moments at 1e-6 and corrects both.
     """
 
-    learning_rate: Scalar | optax.Schedule
-    b1: Scalar = 0.9
-    b2: Scalar = 0.99
-    tau: Scalar = 1e-3
-
-    def check(self) -> None:
-        check_decay("b2", self.b2)
-        _check_adaptive(self)
-
-    def transformation(self) -> optax.GradientTransformation:
-        return _adaptive(self, lambda v, square: v - (1 - self.b2) * square * jnp.sign(v - square))
+    def second_moment(self, v: jax.Array, square: jax.Array) -> jax.Array:
+        return v - (1 - self.b2) * square * jnp.sign(v - square)
 
 
 class fedadagrad(Optimizer):
