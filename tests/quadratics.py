@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from cases import NUM_CLIENTS, SIZE, assert_like, unflatten
 
-from fedjax_drag.testing._local import beginning, through
-from fedjax_drag.types import Batch, Uplink
+from fedjax_drag.testing._local import beginning
+from fedjax_drag.types import Batch, ClientParams, Uplink
 from fedjax_drag.types._messages import shared_params
 
 STEPS, STEP_SIZE = 2, 0.1
@@ -24,6 +24,14 @@ def gradient(w, batch):
     return jax.tree.map(lambda p, y: batch.x[0].astype(p.dtype) * (p - y[0].astype(p.dtype)), w, batch.y)
 
 
+def through(rule, w, batch):
+    """The gradient, with respect to all of a client's parameters, of the loss of the model that it trains."""
+    if not isinstance(w, ClientParams):
+        return gradient(w, batch)
+    model, back = jax.vjp(rule.trained, w)
+    return back(gradient(model, batch))[0]
+
+
 def batches(seed=0):
     """One batch for each client of the federation: an example, twice."""
     rng = np.random.default_rng(seed)
@@ -37,7 +45,7 @@ def local_pass(rule, downlink, batch):
     downlink = rule.receive(downlink, lambda w: sum(jnp.abs(g).sum() for g in jax.tree.leaves(gradient(w, batch))))
     w, carry = beginning(rule, downlink.start), rule.begin(downlink)
     for _ in range(STEPS):
-        direction, after = rule.direction(through(rule, gradient), w, carry, downlink, batch)
+        direction, after = rule.direction(functools.partial(through, rule), w, carry, downlink, batch)
         assert jax.tree.structure(after) == jax.tree.structure(carry)
         assert_like(direction, w)
         carry = after

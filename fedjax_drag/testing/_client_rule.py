@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_drag import kinds
-from fedjax_drag.testing._local import STEPS, batches, beginning, cohort_pass, local_pass, step
+from fedjax_drag.testing._local import batches, beginning, cohort_pass, local_pass, passed
 from fedjax_drag.testing._promises import (
     assert_close,
     assert_finite,
@@ -72,13 +72,7 @@ def check_client_rule(rule: ClientRule, *, params: Params = None, shared: Any = 
 
 def _keeps_shapes(bench: _ClientRuleBench) -> None:
     """Direction returns a pair like the parameters and the carry."""
-    jax.eval_shape(functools.partial(local_pass, bench.rule, loop=True), bench.downlink, bench.data(0))
-
-
-def _scans(bench: _ClientRuleBench) -> None:
-    """A scan over local steps equals a loop."""
-    looped = jax.jit(functools.partial(local_pass, bench.rule, loop=True))(bench.downlink, bench.data(0))
-    assert_close(bench.send(bench.downlink, bench.data(0)), looped)
+    jax.eval_shape(functools.partial(local_pass, bench.rule), bench.downlink, bench.data(0))
 
 
 def _repeats(bench: _ClientRuleBench) -> None:
@@ -121,25 +115,16 @@ def _goes_on(bench: _ClientRuleBench) -> None:
     """A kept carry begins with the initial parameters alone and stays finite from pass to pass."""
     if not bench.rule.keeps_carry:
         return
-    start = bench.downlink.start
-    first = bench.rule.begin(Downlink(start))
+    first = bench.rule.begin(Downlink(bench.downlink.start))
     assert_like("begin of a downlink with parameters alone returns a carry", first, bench.rule.begin(bench.downlink))
-
-    @jax.jit
-    def after(carry: Any) -> Any:
-        w, data = start, bench.data(0)
-        for index in range(STEPS):
-            w, carry = step(bench.rule, w, carry, bench.downlink, jax.tree.map(lambda x, i=index: x[i], data))
-        kept = bench.rule.carried(w, carry)
-        assert_like("keep returns a carry", kept, carry)
-        return kept
-
-    assert_finite(after(after(first)), "carry")
+    after = jax.jit(lambda carry: passed(bench.rule, bench.downlink, bench.data(0), carry).kept.carry.rows)
+    kept = after(first)
+    assert_like("keep returns a carry", kept, first)
+    assert_finite(after(kept), "carry")
 
 
 _PROMISES = (
     _keeps_shapes,
-    _scans,
     _repeats,
     _is_finite,
     _runs_for_many_clients,

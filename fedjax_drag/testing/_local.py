@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_drag import tree
-from fedjax_drag.testing._promises import assert_like
-from fedjax_drag.types import Batch, ClientParams, ClientRule, Downlink, GradFn, Params, Uplink
-from fedjax_drag.types._messages import client_params, shared_params
+from fedjax_drag.per_client import PerClient
+from fedjax_drag.simulation.program import local
+from fedjax_drag.simulation.run import ClientRows, LocalResult
+from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
+from fedjax_drag.types._messages import client_params
 
 STEPS, STEP_SIZE, BATCH = 2, 0.1, 4
 
@@ -23,72 +25,37 @@ def batches(clients: Sequence[int] | np.ndarray) -> Batch:
     return Batch(jnp.asarray(x), jnp.zeros(x.shape[:3], jnp.int32))
 
 
-def gradient(w: Params, batch: Batch, /) -> Params:
-    """The gradient of a loss that is quadratic in ``w``, with its minimum at a multiple of the batch's mean input."""
+def loss(batch: Batch, w: Params) -> jax.Array:
+    """A loss that is quadratic in ``w``, with its minimum at a multiple of the batch's mean input."""
     real = jnp.ones(batch.y.shape) if batch.real is None else batch.real.astype(jnp.float32)
     centre = (batch.x * real[..., None]).sum() / (jnp.maximum(real.sum(), 1) * batch.x.shape[-1])
-
-    def leaf(p: Any) -> jax.Array:
-        pattern = jnp.linspace(-1.0, 1.0, p.size).reshape(p.shape)
-        return (p - centre * pattern).astype(p.dtype)
-
-    return jax.tree.map(leaf, w)
-
-
-def loss(data: Batch, w: Params, /) -> jax.Array:
-    """The loss over all mini-batches ``[U, B]`` whose gradient is :func:`gradient`, up to a constant."""
-    slopes = gradient(w, Batch(data.x.reshape(-1, data.x.shape[-1]), data.y.reshape(-1)))
-    return sum((jnp.square(tree.accurate(slope)).sum() for slope in jax.tree.leaves(slopes)), jnp.zeros(())) / 2
+    patterns = jax.tree.map(lambda p: jnp.linspace(-1.0, 1.0, p.size).reshape(p.shape), w)
+    squares = jax.tree.map(lambda p, pattern: jnp.square(tree.accurate(p) - centre * pattern).sum(), w, patterns)
+    return sum(jax.tree.leaves(squares), jnp.zeros(())) / 2
 
 
 def beginning(rule: ClientRule, start: Params) -> Any:
-    """Where a client begins: the parameters, with what it has for itself if there is anything; no layer is personal."""
-    return client_params(start, rule.own(start, jax.tree.map(lambda _: None, start)))
+    """Where a client begins: the parameters, with what it has for itself if there is anything."""
+    return client_params(start, _own(rule, start))
 
 
-def through(rule: ClientRule, gradient: GradFn) -> GradFn:
-    """The gradient, with respect to all of a client's parameters, of the loss of the model that it trains."""
-
-    def at(w: Any, batch: Batch, /) -> Any:
-        if not isinstance(w, ClientParams):
-            return gradient(w, batch)
-        model, back = jax.vjp(rule.trained, w)
-        return back(gradient(model, batch))[0]
-
-    return at
+def _own(rule: ClientRule, start: Params) -> Any:
+    return rule.own(start, jax.tree.map(lambda _: None, start))  # no layer is personal
 
 
-def step(rule: ClientRule, w: Params, carry: Any, downlink: Downlink, batch: Batch) -> tuple[Params, Any]:
-    """Parameters and carry after a local step.
-
-    Raises:
-      AssertionError: what ``direction`` returns is no pair, or not like the parameters and the carry.
-    """
-    keyed: dict[str, Any] = {"key": jax.random.key(0)} if rule.keyed else {}
-    returned: Any = rule.direction(through(rule, gradient), w, carry, downlink, batch, **keyed)
-    pair = isinstance(returned, tuple) and len(returned) == 2
-    assert pair, f"direction returns {type(returned).__name__}: must be a pair (direction, carry)"
-    assert_like("direction returns a direction", returned[0], w)
-    assert_like("direction returns a carry", returned[1], carry)
-    return jax.tree.map(lambda p, d: (p - STEP_SIZE * d).astype(p.dtype), w, returned[0]), returned[1]
+def passed(rule: ClientRule, downlink: Downlink, data: Batch, carry: Any = None) -> LocalResult:
+    """A client's pass in the engine: a step on each mini-batch ``[U, B]``, going on with the carry that was kept."""
+    keys = jax.random.split(jax.random.key(0), len(data.y)) if rule.keyed else None
+    kept = ClientRows(() if carry is None else PerClient(carry, gathered=True))
+    given = local.PassInput(keys=keys, own=_own(rule, downlink.start), kept=kept)
+    step_loss = lambda w, statistics, batch, rngs, *_: (loss(batch, w), statistics)
+    downlink = rule.receive(downlink, functools.partial(loss, data))
+    return local.local_pass(rule, step_loss, downlink, lambda batch: batch, data, STEP_SIZE, given=given)
 
 
-def local_pass(rule: ClientRule, downlink: Downlink, data: Batch, loop: bool = False) -> Uplink:
-    """What a client sends after a step on each mini-batch ``[U, B]``; by a Python loop or by a scan."""
-    steps = jax.tree.leaves(data)[0].shape[0]
-    downlink = rule.receive(downlink, functools.partial(loss, data))._replace(num_steps=steps)
-    w, carry = beginning(rule, downlink.start), rule.begin(downlink)
-    if loop:
-        for index in range(steps):
-            w, carry = step(rule, w, carry, downlink, jax.tree.map(lambda x, i=index: x[i], data))
-    else:
-
-        def turn(position: tuple[Params, Any], batch: Batch) -> tuple[tuple[Params, Any], None]:
-            return step(rule, *position, downlink, batch), None
-
-        (w, carry), _ = jax.lax.scan(turn, (w, carry), data)
-    aux = rule.report(downlink, w, carry, jnp.float32(steps * STEP_SIZE))
-    uplink = Uplink(tree.subtract(shared_params(w), rule.origin(downlink)), aux)
+def local_pass(rule: ClientRule, downlink: Downlink, data: Batch) -> Uplink:
+    """What a client sends."""
+    uplink = passed(rule, downlink, data).uplink
     return rule.send(jax.random.key(1), uplink) if rule.sends else uplink
 
 
