@@ -100,8 +100,9 @@ class GoalFn(Protocol):
 
 
 def _defines(method: str) -> Any:
-    """Whether an attack has a method of its own."""
-    return property(lambda self: getattr(type(self), method) is not getattr(Attack, method))
+    """Whether an attack has a method of its own, or a function in its place."""
+    own = lambda self: getattr(self, method) is not None and getattr(type(self), method) is not getattr(Attack, method)
+    return property(own)
 
 
 class Attack(Part):
@@ -280,18 +281,6 @@ class FunctionAttack(Attack):
     def name(self) -> str:
         """The name of the function that made it."""
         return name_of(self.forge or self.poison)
-
-    @property
-    def poisons(self) -> bool:
-        return self.poison is not None
-
-    @property
-    def forges(self) -> bool:
-        return self.forge is not None
-
-    @property
-    def is_targeted(self) -> bool:
-        return self.goal is not None
 
     def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
         return malicious if self.active is None else malicious & self.active(round_index)

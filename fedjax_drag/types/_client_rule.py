@@ -261,7 +261,7 @@ class ClientRule(Part):
     @property
     def sends(self) -> bool:
         """Whether the rule has a ``send``."""
-        return type(self).send is not ClientRule.send
+        return self.send is not None and type(self).send is not ClientRule.send
 
 
 def _nothing(*_: Any) -> tuple[()]:
@@ -303,10 +303,6 @@ class FunctionClientRule(ClientRule):
     def name(self) -> str:
         """The name of the function that made it."""
         return name_of(self.direction)
-
-    @property
-    def sends(self) -> bool:
-        return self.send is not None
 
 
 @forwards("client")
