@@ -110,15 +110,11 @@ def num_cores() -> int:
     """CPU cores that this process may use: those of its affinity, within the quota of its control groups, >= 1."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every platform
     own = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return max(1, int(min(own, _quota())))
+    return max(1, int(min(own, *map(_quota, own_groups()), math.inf)))
 
 
-def _quota() -> float:
-    """CPUs that the control groups of this process grant it; infinite without a limit."""
-    return min((_quota_of(group) for group in own_groups()), default=math.inf)
-
-
-def _quota_of(group: Path) -> float:
+def _quota(group: Path) -> float:
+    """CPUs that a control group grants; infinite without a limit."""
     try:
         quota, period = (group / "cpu.max").read_text().split()
         return int(quota) / int(period)

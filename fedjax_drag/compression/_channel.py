@@ -117,14 +117,11 @@ def _num_bytes(compressor: Compressor, half: Any) -> int:
 def _arrays(half: Any) -> tuple[Message, Callable[[Message], Any]]:
     """What of a message is compressed, and the function that puts it back in its place."""
     leaves, structure = jax.tree.flatten(half)
-    places = [place for place, leaf in enumerate(leaves) if _is_compressed(leaf)]
+    is_compressed = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating) and math.prod(leaf.shape) > 1
+    places = [place for place, leaf in enumerate(leaves) if is_compressed(leaf)]
 
     def whole(received: Message) -> Any:
         after = dict(zip(places, received, strict=True))
         return structure.unflatten([after.get(place, leaf) for place, leaf in enumerate(leaves)])
 
     return [leaves[place] for place in places], whole
-
-
-def _is_compressed(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.floating) and math.prod(leaf.shape) > 1

@@ -22,7 +22,7 @@ take 0.81 of what was left for ``lenet``.
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -60,7 +60,7 @@ def conv2d(
     Raises:
       ValueError: if the padding or the form is unknown, the shapes do not fit or the image is smaller than the kernel.
     """
-    _check_form(form, FORMS)
+    checks.one_of("form", form, ("auto", *FORMS))
     return _operation(_chosen(x, kernel, _pads(x, kernel, padding), form), "output", x, kernel)
 
 
@@ -134,7 +134,7 @@ class Conv(nn.Module):
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape)
         bias = self.param("bias", self.bias_init, (self.features,))
-        _check_form(self.form, (*FORMS, POOLED))
+        checks.one_of("form", self.form, ("auto", *FORMS, POOLED))
         pads = _pads(x, kernel, self.padding)
         return convolution(x, kernel, bias, pads, self.pool, self.relu, self.form)
 
@@ -146,10 +146,6 @@ class _Setting(NamedTuple):
     on_gpu: str
     elsewhere: str
     pads: Pads
-
-
-def _check_form(form: str, allowed: Iterable[str]) -> None:
-    checks.one_of("form", form, ("auto", *allowed))
 
 
 def _pads(x: jax.Array, kernel: jax.Array, padding: str) -> Pads:

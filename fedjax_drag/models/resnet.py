@@ -81,7 +81,7 @@ def _norm(groups: int, train: bool) -> Callable[[], nn.Module]:
 
 
 class _Conv(nn.Module):
-    """3x3 convolution without bias, at stride 1 or 2."""
+    """3x3 convolution without bias, at stride 1, or at 2, padded at the end, from the first 3x3 pixels on."""
 
     features: int
     halve: bool = False
@@ -92,19 +92,12 @@ class _Conv(nn.Module):
         shape = (3, 3, x.shape[-1], self.features)
         start = layer(self.initialisation, 9 * x.shape[-1]).get("kernel_init", nn.initializers.he_normal())
         kernel = self.param("kernel", start, shape)
-        return _at_stride_two(x, kernel) if self.halve else conv2d(x, kernel)
-
-
-def _at_stride_two(
-    x: Float[Array, "batch height width cin"], kernel: Float[Array, "3 3 cin cout"]
-) -> Float[Array, "batch out_h out_w cout"]:
-    """Every second output in both directions of a 3x3 convolution padded at the end, from the first 3x3 pixels on.
-
-    Each 2x2 square of pixels becomes one pixel with four times the channels; on these the operation is a 2x2
-    convolution at stride 1, for which :func:`conv2d` has fast gradients and a fast form for many clients.
-    """
-    even = jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)))
-    return conv2d(merged(even, 2), merged_kernel(kernel, 2))
+        if not self.halve:
+            return conv2d(x, kernel)
+        # Each 2x2 square of pixels becomes one pixel with four times the channels; on these the operation is a 2x2
+        # convolution at stride 1, for which conv2d has fast gradients and a fast form for many clients.
+        even = jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)))
+        return conv2d(merged(even, 2), merged_kernel(kernel, 2))
 
 
 def resnet18(num_classes: int, width: int = 64, groups: int = 32, norm: str = "group", init: str = "flax") -> ResNet18:

@@ -64,20 +64,15 @@ class adaptive_dp(NoisedMean):
 
     def noise_on_deltas(self, size: Size) -> jax.Array:
         twice = 2 * self.count_noise * size.noise
-        if checks.is_concrete(self.noise_multiplier) and checks.is_concrete(twice):
-            _check_split(float(self.noise_multiplier), float(twice))
-        z = jnp.asarray(self.noise_multiplier, jnp.float32)
+        given = self.noise_multiplier
+        if checks.is_concrete(given) and checks.is_concrete(twice) and given >= twice:
+            allowed = f"below {float(twice):g}, twice the noise on the count of {float(twice) / 2:g} clients"
+            said = f"must be {allowed}; raise count_noise or the cohort"
+            raise checks.ArgumentError("noise_multiplier", said, given=float(given))
+        z = jnp.asarray(given, jnp.float32)
         return z / jnp.sqrt(1 - (z / twice) ** 2)  # (z^-2 - (2 sigma_b)^-2)^(-1/2), also for z = 0
 
     def next_clip(self, key: PRNGKeyArray, clip: jax.Array, kept: KeptNorms, size: Size) -> jax.Array:
         centred = jnp.where(kept.who.counted, kept.within - 0.5, 0.0).sum()  # one client changes it by 1/2
         b = centred / size.divisor + self.count_noise * jax.random.normal(key) + 0.5
         return clip * jnp.exp(-self.clip_step_size * (b - self.quantile))
-
-
-def _check_split(noise_multiplier: float, twice: float) -> None:
-    if noise_multiplier >= twice:
-        allowed = f"below {twice:g}, twice the noise on the count of {twice / 2:g} clients"
-        raise checks.ArgumentError(
-            "noise_multiplier", f"must be {allowed}; raise count_noise or the cohort", given=noise_multiplier
-        )

@@ -24,8 +24,5 @@ class Optimizer(Part):
 
     def update(self, updates: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
         """As of the transformation, in the types of ``updates`` and ``state`` whatever those of the numbers are."""
-        return _cast_like(self.transformation().update(updates, state, params), (updates, state))
-
-
-def _cast_like(values: Any, old: Any) -> Any:
-    return jax.tree.map(lambda value, before: value.astype(before.dtype), values, old)
+        after = self.transformation().update(updates, state, params)
+        return jax.tree.map(lambda value, before: value.astype(before.dtype), after, (updates, state))
