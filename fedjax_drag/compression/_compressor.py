@@ -9,7 +9,6 @@ import jax
 from jaxtyping import PRNGKeyArray
 
 from fedjax_drag.kinds import Kind
-from fedjax_drag.naming import name_of
 from fedjax_drag.types import Part
 from fedjax_drag.types._part import undefined
 
@@ -77,17 +76,11 @@ class FunctionCompressor(Compressor):
       num_bytes: ``(message) -> bytes``, as of :class:`Compressor`.
     """
 
+    _made_of = ("compress",)
+
     init: Callable[[Message], Memory]
     compress: Callable[[Message, Memory, PRNGKeyArray], tuple[Message, Memory]]
     num_bytes: Callable[[Message], int]
-
-    def __repr__(self) -> str:
-        return f"Compressor({self.name})"
-
-    @property
-    def name(self) -> str:
-        """The name of the function that made it."""
-        return name_of(self.compress)
 
 
 COMPRESSOR = Kind(Compressor, "a compressor, such as fd.compression.top_k(0.01)", ("compression",))

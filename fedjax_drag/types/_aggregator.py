@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 
-from fedjax_drag.naming import name_of
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Deltas, Params, State
 from fedjax_drag.types._part import Part, undefined
@@ -286,6 +285,8 @@ class FunctionAggregator(Aggregator):
       num_clients: as of :class:`Aggregator`.
     """
 
+    _made_of = ("apply",)
+
     init: InitFn
     apply: ApplyFn
     needs: frozenset[str] = frozenset()
@@ -293,14 +294,6 @@ class FunctionAggregator(Aggregator):
     sums: Sums | None = None
     guarantee: Guarantee | None = None
     num_clients: int | None = None
-
-    def __repr__(self) -> str:
-        return f"Aggregator({self.name})"
-
-    @property
-    def name(self) -> str:
-        """The name of the function that made it, such as ``drag``."""
-        return name_of(self.apply)
 
     @property
     def streamed(self) -> Sums | None:

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import jax
 
-from fedjax_drag.naming import name_of
 from fedjax_drag.types._aggregator import InitFn, Sums, functions_of
 from fedjax_drag.types._client_rule import ClientRule
 from fedjax_drag.types._guarantee import Guarantee
@@ -217,6 +216,8 @@ class FunctionAlgorithm(Algorithm):
       clusters: as of :class:`Algorithm`.
     """
 
+    _made_of = ("aggregate",)
+
     client: ClientRule
     init: InitFn
     broadcast: BroadcastFn
@@ -234,11 +235,6 @@ class FunctionAlgorithm(Algorithm):
     def __repr__(self) -> str:
         client = "" if self.client.name.startswith("_") else f", client={self.client.name}"
         return f"Algorithm({self.name}{client})"
-
-    @property
-    def name(self) -> str:
-        """The name of the function that made it."""
-        return name_of(self.aggregate)
 
     @property
     def streamed(self) -> Sums | None:

@@ -7,7 +7,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 
-from fedjax_drag.naming import name_of
 from fedjax_drag.types._client_rule import Examined
 from fedjax_drag.types._messages import Batch, Deltas, Params, Uplink
 from fedjax_drag.types._part import Part, forwards, undefined
@@ -268,19 +267,13 @@ class FunctionAttack(Attack):
       active: see :class:`ActiveFn`; None for all rounds.
     """
 
+    _made_of = ("forge", "poison")
+
     poison: PoisonFn | None = None
     forge: ForgeFn | None = None
     needs: frozenset[str] = frozenset()
     goal: GoalFn | None = None
     active: ActiveFn | None = None
-
-    def __repr__(self) -> str:
-        return f"Attack({self.name})"
-
-    @property
-    def name(self) -> str:
-        """The name of the function that made it."""
-        return name_of(self.forge or self.poison)
 
     def attackers(self, malicious: jax.Array, round_index: jax.Array) -> jax.Array:
         return malicious if self.active is None else malicious & self.active(round_index)

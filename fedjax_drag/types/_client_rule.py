@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 
 from fedjax_drag.checks import ArgumentError
-from fedjax_drag.naming import name_of
 from fedjax_drag.types._guarantee import Guarantee
 from fedjax_drag.types._messages import Batch, Downlink, Params, Uplink
 from fedjax_drag.types._part import Part, forwards, undefined
@@ -281,6 +280,8 @@ class FunctionClientRule(ClientRule):
       guarantee: as of :class:`ClientRule`.
     """
 
+    _made_of = ("direction",)
+
     begin: BeginFn | None = None
     direction: DirectionFn | KeyedDirectionFn | None = None
     report: ReportFn | None = None
@@ -295,14 +296,6 @@ class FunctionClientRule(ClientRule):
         for name in ("begin", "report"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, _nothing)
-
-    def __repr__(self) -> str:
-        return f"ClientRule({self.name})"
-
-    @property
-    def name(self) -> str:
-        """The name of the function that made it."""
-        return name_of(self.direction)
 
 
 @forwards("client")

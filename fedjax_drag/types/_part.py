@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedjax_drag import checks
+from fedjax_drag.naming import name_of
 
 Scalar = float | jax.Array
 """A number that may be traced, and differs between the cells of a sweep that share a program."""
@@ -32,6 +33,8 @@ class Part:
 
     _scalars: typing.ClassVar[tuple[str, ...]] = ()
     _flags: typing.ClassVar[tuple[str, ...]] = ()
+    _made_of: typing.ClassVar[tuple[str, ...]] = ()
+    """Of a part of functions their fields: it is named by the first that is given."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -39,6 +42,8 @@ class Part:
         for name, hint in cls.__annotations__.items():
             if name not in vars(cls) and hasattr(cls, name) and typing.get_origin(hint) is not typing.ClassVar:
                 setattr(cls, name, dataclasses.field())  # what is inherited under the name of a field is no default
+        if cls._made_of and "__repr__" not in vars(cls):
+            cls.__repr__ = Part.__repr__  # and not that of a dataclass
         dataclasses.dataclass(frozen=True, eq=False)(cls)
         fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
         leaves = tuple(field.name for field in fields if _is_leaf(field.type))
@@ -80,13 +85,17 @@ class Part:
     def __hash__(self) -> int:
         return hash(jax.tree.structure(self))  # not of numbers: equal ones may be of different types
 
+    def __repr__(self) -> str:  # of a part of functions
+        return f"{type(self).__bases__[0].__name__}({self.name})"
+
     def check(self) -> None:
         """Raises ValueError for an argument that is out of range; scalars that are traced are not checked."""
 
     @property
     def name(self) -> str:
-        """The name of the class, such as ``drag``."""
-        return type(self).__name__
+        """The name of the class, such as ``drag``; of a part of functions that of the function that made it."""
+        functions = [given for name in self._made_of if (given := getattr(self, name)) is not None]
+        return name_of(functions[0]) if functions else type(self).__name__
 
 
 def _is_same(leaf: Any, other: Any) -> bool:
