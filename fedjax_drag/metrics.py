@@ -39,7 +39,14 @@ __all__ = [
 ]
 
 
-class accuracy(Metric):
+class _Mean(Metric):
+    """What the targets that count add up to, beside how many there are, ``[B]`` each."""
+
+    def result(self, sums: Sums) -> jax.Array:
+        return sums[0] / sums[1]
+
+
+class accuracy(_Mean):
     """Share of targets whose class is predicted, or of examples of which all labels are.
 
     Args:
@@ -57,11 +64,8 @@ class accuracy(Metric):
         wrong, counted = (x.reshape(len(x), -1).any(-1) for x in (wrong, counted))
         return (counted & ~wrong).astype(jnp.int32), counted.astype(jnp.int32)
 
-    def result(self, sums: Sums) -> jax.Array:
-        return sums[0] / sums[1]
 
-
-class top_k_accuracy(Metric):
+class top_k_accuracy(_Mean):
     """Share of targets whose class is among the k with the highest logits.
 
     Of equal logits the class with the lower number comes first.
@@ -90,9 +94,6 @@ class top_k_accuracy(Metric):
         _, highest = jax.lax.top_k(outputs, min(self.k, outputs.shape[-1]))
         return _hits((highest == targets[..., None]).any(-1), targets, self.padding)
 
-    def result(self, sums: Sums) -> jax.Array:
-        return sums[0] / sums[1]
-
 
 class perplexity(Metric):
     """``exp`` of the mean cross-entropy of the targets, such as the next tokens.
@@ -114,7 +115,7 @@ class perplexity(Metric):
         return jnp.exp(sums[0] / sums[1])
 
 
-class mean_squared_error(Metric):
+class mean_squared_error(_Mean):
     """Mean of the squared error over all targets."""
 
     higher_is_better = False
@@ -122,9 +123,6 @@ class mean_squared_error(Metric):
     def update(self, outputs: Float[Array, "batch ..."], targets: Shaped[Array, "batch ..."]) -> Sums:
         error = jnp.square(like_targets(outputs, targets) - targets)
         return _of_example(error), _of_example(jnp.ones(error.shape, jnp.int32))
-
-    def result(self, sums: Sums) -> jax.Array:
-        return sums[0] / sums[1]
 
 
 class r2(Metric):

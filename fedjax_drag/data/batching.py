@@ -37,9 +37,7 @@ def whole_batches(
     Returns:
       Positions in the client's list, in ``[0, n)``, and which of them are real. The padding repeats the first example.
     """
-    real = jnp.arange(most) < num_examples
-    place = jnp.where(real, jnp.arange(most), 0)
-    return jnp.broadcast_to(place, (num_steps, most)), jnp.broadcast_to(real, (num_steps, most))
+    return draw_epochs(None, num_examples, num_steps, most, most)
 
 
 def draw_epochs(

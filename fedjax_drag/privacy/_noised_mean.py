@@ -84,7 +84,10 @@ class NoisedMean(Aggregator):
         kinds.AGGREGATOR.check("aggregator", self.aggregator)
         _check_sensitivity(self.aggregator)
         check_gaussian(self.clip, self.noise_multiplier, self.delta)
-        _check_counts(self.guarantee)
+        if self.noise_cohort_size is not None:
+            checks.count("noise_cohort_size", self.noise_cohort_size, 1, self.population)
+        if self.population is not None:
+            checks.count("population", self.population, 1)
 
     def noise_on_deltas(self, size: Size) -> Any:
         """The noise multiplier of the sum of the deltas: that of the round without what the next clip spends."""
@@ -162,14 +165,6 @@ class NoisedMean(Aggregator):
         metrics |= {"clip": state.clip} if self.reports_clip else {}
         clip = jnp.where(expects, self.next_clip(clip_key, state.clip, kept, size), state.clip).astype(jnp.float32)
         return moved, NoisedMeanState(clip, inner._replace(metrics={}), metrics)
-
-
-def _check_counts(guarantee: Guarantee) -> None:
-    """Refuses a cohort or a federation that is no number of clients."""
-    if guarantee.cohort_size is not None:
-        checks.count("noise_cohort_size", guarantee.cohort_size, 1, guarantee.population)
-    if guarantee.population is not None:
-        checks.count("population", guarantee.population, 1)
 
 
 def _size_of(expected: Any, noise_cohort_size: int | None) -> Size:

@@ -54,13 +54,11 @@ def cached(name: str, sources: Sequence[Path], read: Callable[[], Arrays]) -> Ar
 
 def _recall(place: Path, key: str) -> Arrays | None:
     """The arrays kept at ``place``, or None unless they are whole and belong to ``key``."""
-    try:
-        with place.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
-            own, *entries = kept["key"]
-            if own == key and kept.zip.testzip() is None:  # compares checksums of whole entries
-                return {entry: kept[entry] for entry in entries}
-    except Exception:  # a damaged archive may raise any
-        pass
+    # A damaged archive may raise any error.
+    with suppress(Exception), place.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
+        own, *entries = kept["key"]
+        if own == key and kept.zip.testzip() is None:  # compares checksums of whole entries
+            return {entry: kept[entry] for entry in entries}
     return None
 
 
