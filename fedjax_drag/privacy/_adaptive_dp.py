@@ -1,11 +1,13 @@
 """Client-level differential privacy with a clip that follows a quantile of the deltas' lengths."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from fedjax_drag import checks
-from fedjax_drag.privacy._noised_mean import KeptNorms, NoisedMean, Size
+from fedjax_drag.privacy._noised_mean import KeptNorms, NoisedMean
 from fedjax_drag.types import Scalar
 
 
@@ -62,8 +64,8 @@ class adaptive_dp(NoisedMean):
         checks.positive("clip_step_size", self.clip_step_size)
         checks.positive("count_noise", self.count_noise)
 
-    def noise_on_deltas(self, size: Size) -> jax.Array:
-        twice = 2 * self.count_noise * size.noise
+    def noise_on_deltas(self, cohort: Any) -> jax.Array:
+        twice = 2 * self.count_noise * cohort
         given = self.noise_multiplier
         if checks.is_concrete(given) and checks.is_concrete(twice) and given >= twice:
             allowed = f"below {float(twice):g}, twice the noise on the count of {float(twice) / 2:g} clients"
@@ -72,7 +74,7 @@ class adaptive_dp(NoisedMean):
         z = jnp.asarray(given, jnp.float32)
         return z / jnp.sqrt(1 - (z / twice) ** 2)  # (z^-2 - (2 sigma_b)^-2)^(-1/2), also for z = 0
 
-    def next_clip(self, key: PRNGKeyArray, clip: jax.Array, kept: KeptNorms, size: Size) -> jax.Array:
+    def next_clip(self, key: PRNGKeyArray, clip: jax.Array, kept: KeptNorms, expected: Any) -> jax.Array:
         centred = jnp.where(kept.who.counted, kept.within - 0.5, 0.0).sum()  # one client changes it by 1/2
-        b = centred / size.divisor + self.count_noise * jax.random.normal(key) + 0.5
+        b = centred / expected + self.count_noise * jax.random.normal(key) + 0.5
         return clip * jnp.exp(-self.clip_step_size * (b - self.quantile))

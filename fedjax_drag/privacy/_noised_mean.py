@@ -43,18 +43,6 @@ class KeptNorms(NamedTuple):
     within: Bool[Array, " clients"]
 
 
-class Size(NamedTuple):
-    """Numbers of clients, none of which depends on who answered.
-
-    Attributes:
-      divisor: of the sum of the deltas: clients expected in a round.
-      noise: for which the noise is meant; the same unless a larger cohort is simulated.
-    """
-
-    divisor: Any
-    noise: Any
-
-
 class NoisedMean(Aggregator):
     """A rule of ``(sum_m min(1, C / ||g_m||) g_m + N(0, (z C)^2 I)) / S``, as if one client sent it.
 
@@ -89,14 +77,18 @@ class NoisedMean(Aggregator):
         if self.population is not None:
             checks.count("population", self.population, 1)
 
-    def noise_on_deltas(self, size: Size) -> Any:
-        """The noise multiplier of the sum of the deltas: that of the round without what the next clip spends."""
-        del size
+    def noise_on_deltas(self, cohort: Any) -> Any:
+        """The noise multiplier of the sum of the deltas: that of the round without what the next clip spends.
+
+        Args:
+          cohort: number of clients that the noise is meant for.
+        """
+        del cohort
         return self.noise_multiplier
 
-    def next_clip(self, key: PRNGKeyArray, clip: jax.Array, kept: KeptNorms, size: Size) -> Any:
-        """The clip of the next round."""
-        del key, kept, size
+    def next_clip(self, key: PRNGKeyArray, clip: jax.Array, kept: KeptNorms, expected: Any) -> Any:
+        """The clip of the next round, where so many clients are expected in this one."""
+        del key, kept, expected
         return clip
 
     @property
@@ -149,12 +141,17 @@ class NoisedMean(Aggregator):
         expected_clients: Any = None,
         **extras: Any,
     ) -> tuple[Params, NoisedMeanState]:
-        size = _size_of(len(kept.scale) if expected_clients is None else expected_clients, self.noise_cohort_size)
-        expects = jnp.asarray(size.divisor > 0)  # in a round in which nobody is available, all stays as it was
+        # Neither number depends on who answered; they are equal unless a larger cohort is simulated.
+        expected = len(kept.scale) if expected_clients is None else expected_clients
+        cohort = expected if self.noise_cohort_size is None else self.noise_cohort_size
+        if checks.is_concrete(expected) and cohort < expected:
+            said = f"must be at least the run's own cohort, {expected}"
+            raise checks.ArgumentError("noise_cohort_size", said, given=cohort)
+        expects = jnp.asarray(expected > 0)  # in a round in which nobody is available, all stays as it was
         noise_key, clip_key, inner_key = jax.random.split(key, 3)
         # In units of the mean: noise for a larger cohort is as much smaller as its sum would be longer.
-        deviation = self.noise_on_deltas(size) * state.clip / size.noise
-        share = tree.inverse(size.divisor)
+        deviation = self.noise_on_deltas(cohort) * state.clip / cohort
+        share = tree.inverse(expected)
         mean = with_noise(noise_key, tree.scale(share, total), deviation)
         of_all = {name: value for name, value in extras.items() if name not in PER_CLIENT_EXTRAS}
         of_all["reject_nonfinite"] = False  # a mean that is NaN must show, and not stop the run from learning
@@ -163,23 +160,8 @@ class NoisedMean(Aggregator):
         metrics = {"weight": share * kept.scale, "cosine": jnp.zeros(0), "scale": kept.scale}
         metrics |= {"num_rejected": kept.who.num_rejected}
         metrics |= {"clip": state.clip} if self.reports_clip else {}
-        clip = jnp.where(expects, self.next_clip(clip_key, state.clip, kept, size), state.clip).astype(jnp.float32)
-        return moved, NoisedMeanState(clip, inner._replace(metrics={}), metrics)
-
-
-def _size_of(expected: Any, noise_cohort_size: int | None) -> Size:
-    """The numbers of clients of a round in which ``expected`` are.
-
-    Raises:
-      ValueError: if the noise is meant for fewer.
-    """
-    if noise_cohort_size is None:
-        return Size(expected, expected)
-    if checks.is_concrete(expected) and noise_cohort_size < expected:
-        raise checks.ArgumentError(
-            "noise_cohort_size", f"must be at least the run's own cohort, {expected}", given=noise_cohort_size
-        )
-    return Size(expected, noise_cohort_size)
+        clip = jnp.where(expects, self.next_clip(clip_key, state.clip, kept, expected), state.clip)
+        return moved, NoisedMeanState(clip.astype(jnp.float32), inner._replace(metrics={}), metrics)
 
 
 def _check_sensitivity(aggregator: Aggregator) -> None:

@@ -16,7 +16,6 @@ from fedjax_drag import tree
 from fedjax_drag.aggregators import clipping, fedavg, nnm
 from fedjax_drag.algorithms import from_aggregator
 from fedjax_drag.privacy import adaptive_dp, central_dp
-from fedjax_drag.privacy._noised_mean import Size
 from fedjax_drag.server_optimizers import fedadam
 from fedjax_drag.testing import check_aggregator
 from fedjax_drag.testing._server import round_in_chunks
@@ -249,7 +248,7 @@ def test_the_clip_finds_the_quantile():
 def test_the_noise_of_the_sum_and_of_the_count_are_one_mechanism():
     """In units of their deviations, a client that is added moves sum and count by at most 1 / z together."""
     z, sigma_b = 0.8, 3.0
-    z_delta = adaptive_dp(fedavg(), 1.0, z, count_noise=sigma_b / COHORT).noise_on_deltas(Size(COHORT, COHORT))
+    z_delta = adaptive_dp(fedavg(), 1.0, z, count_noise=sigma_b / COHORT).noise_on_deltas(COHORT)
     assert 1 / float(z_delta) ** 2 + (0.5 / sigma_b) ** 2 == pytest.approx(1 / z**2)
     with pytest.raises(ValueError, match=r"noise_multiplier=0.8: must be below 0.7"):
         moved(adaptive_dp(fedavg(), 1.0, 0.8), matrix())
