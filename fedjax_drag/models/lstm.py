@@ -14,7 +14,7 @@ several; of five clients in turn 87 each with batch 10, under ``vmap`` 127):
 | 64 | 630 | 736 | 678 | 632 |
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -46,14 +46,8 @@ def recurrence(
     return _forward(kernel, projected)[0]
 
 
-class _Saved(NamedTuple):
-    """What the backward pass needs: states and cells, gates ``(i, f, o)``, and the new values ``tanh(g)``."""
-
-    kernel: jax.Array
-    h: jax.Array
-    c: jax.Array
-    gates: jax.Array
-    new: jax.Array
+_Saved = tuple[jax.Array, ...]
+"""What the backward pass needs: kernel, states and cells, gates ``(i, f, o)``, and the new values ``tanh(g)``."""
 
 
 def _forward(kernel: jax.Array, projected: jax.Array) -> tuple[jax.Array, _Saved]:
@@ -70,7 +64,7 @@ def _forward(kernel: jax.Array, projected: jax.Array) -> tuple[jax.Array, _Saved
 
     zeros = jnp.zeros((projected.shape[1], hidden), projected.dtype)
     _, (h, c, gates, new) = lax.scan(step, (zeros, zeros), projected)
-    return h, _Saved(kernel, h, c, gates, new)
+    return h, (kernel, h, c, gates, new)
 
 
 def _backward(saved: _Saved, dh: jax.Array) -> tuple[jax.Array, jax.Array]:
