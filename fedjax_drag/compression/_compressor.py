@@ -5,7 +5,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 from jaxtyping import PRNGKeyArray
 
 from fedjax_drag.kinds import Kind
@@ -89,9 +88,3 @@ COMPRESSOR = Kind(Compressor, "a compressor, such as fd.compression.top_k(0.01)"
 def dense_bytes(leaf: Any) -> int:
     """Bytes of an array, or of one of such a shape, as it is."""
     return leaf.size * leaf.dtype.itemsize
-
-
-def keys_for(key: PRNGKeyArray, message: Message) -> Any:
-    """A key for each leaf of a message, like the message."""
-    leaves, structure = jax.tree.flatten(message)
-    return structure.unflatten([jax.random.fold_in(key, index) for index in range(len(leaves))])

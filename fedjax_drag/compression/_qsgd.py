@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from fedjax_drag import checks, tree
-from fedjax_drag.compression._compressor import Memory, Message, keys_for
+from fedjax_drag.compression._compressor import Memory, Message
 from fedjax_drag.compression._error_feedback import FedBackCompressor
 from fedjax_drag.types import Scalar
 
@@ -59,7 +59,9 @@ class qsgd(FedBackCompressor):
         return (jnp.sign(x) * (norm * (level / (s * shrunk)))).astype(x.dtype)
 
     def encode(self, message: Message, memory: Memory, key: PRNGKeyArray) -> tuple[Message, Memory]:
-        return jax.tree.map(self._rounded, message, keys_for(key, message)), memory
+        leaves, structure = jax.tree.flatten(message)
+        rounded = [self._rounded(leaf, jax.random.fold_in(key, index)) for index, leaf in enumerate(leaves)]
+        return structure.unflatten(rounded), memory
 
     def num_bytes(self, message: Message) -> int:
         return sum(_NORM_BYTES + -(-leaf.size * int(self.bits) // 8) for leaf in jax.tree.leaves(message))
