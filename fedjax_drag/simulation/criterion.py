@@ -9,7 +9,7 @@ from fedjax_drag import checks
 from fedjax_drag.types import Metric
 
 ROUNDING = 1e-6
-"""Of metrics, which are float32: one that is equal to a target, such as 80 %, may be so much away from it."""
+"""Of metrics, which are float32: one that is equal to a target, such as 80 %, may be this share of it away from it."""
 
 VALIDATION, TEST = "validation", "test"
 """The examples on which it is measured."""
@@ -97,7 +97,7 @@ class Criterion(NamedTuple):
     def first_reached(self, values: Any, target: float) -> int | None:
         """The first place at which a value is as good as ``target``, up to its rounding; None if there is none."""
         # Not by merits, for which an infinite target would be the worst.
-        wanted = float(target if self.higher_is_better else -target) - ROUNDING * max(1.0, abs(target))
+        wanted = float(target if self.higher_is_better else -target) - ROUNDING * abs(target)
         reached = np.flatnonzero(self.merits(values) >= wanted)
         return int(reached[0]) if reached.size else None
 

@@ -77,7 +77,8 @@ def reason(history: Mapping[str, Any], asked: Any, criterion: Criterion = ACCURA
     if asked.patience is not None and len(values) - 1 - best >= asked.patience:
         ended = f"after round {rounds[-1]} with patience={asked.patience}"
         bettered = "risen above" if by.higher_is_better else "fallen below"
-        return Reason(f"{by.column} has not {bettered} {values[best]:.4f} since round {rounds[best]}, {ended}")
+        value = f"{values[best]:{'.4f' if by.is_share else '.4g'}}"
+        return Reason(f"{by.column} has not {bettered} {value} since round {rounds[best]}, {ended}")
     return None
 
 

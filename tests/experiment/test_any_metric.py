@@ -173,6 +173,7 @@ def test_a_criterion():
     values = np.float32([20, np.nan, 5, 7, 5, np.inf])
     assert by.last_best(values) == 4
     assert (by.first_reached(values, 7.0), by.first_reached(values, 1.0)) == (2, None)
+    assert by.first_reached(np.float32([9e-7, 2e-7, 1e-7]), 1e-7) == 2, "of small errors too"
     assert by.merits([1.0, 3.0]).argmax() == 0
     assert [by.text(x) for x in (5.0, np.nan, None)] == ["5", "-", "-"]
     assert ACCURACY.said({"test_accuracy": 0.5, "validation_accuracy": 0.25}) == "validation accuracy 25.0%"

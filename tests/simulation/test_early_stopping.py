@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_drag as fd
+from fedjax_drag.simulation.criterion import Criterion
 from fedjax_drag.simulation.driver import Stopper, reason, said
 
 
@@ -31,6 +32,8 @@ def test_reasons():
     assert reason(history(0.8, 0.1), asked(stop_when=0.8)) is None
     both = history(0.5, 0.6) | history(0.7, 0.6, metric="validation_accuracy")
     assert reason(both, asked(1)).startswith("validation_accuracy has not risen above 0.7")
+    told = "test_mse has not fallen below 2.5e-06 since round 10, after round 20 with patience=1"
+    assert reason(history(2.5e-6, 3e-6, metric="test_mse"), asked(1), Criterion("mse", False, False)) == told
 
 
 def test_a_history_from_a_file_counts_with_what_follows():

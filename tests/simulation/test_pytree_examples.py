@@ -117,6 +117,12 @@ def test_two_targets_are_learned_and_evaluated_client_by_client():
         np.testing.assert_allclose(result.history["client_class_accuracy"][-1][client], share, rtol=1e-6)
 
 
+def test_a_configuration_has_them_from_python():
+    config = {name: value for name, value in TASKS.items() if name != "num_rounds"} | {"rounds": TASKS["num_rounds"]}
+    found = fd.run(config | {"time_clients": False}, quiet=True).history
+    same(found, fd.simulate(RULES["fedavg"], **TASKS).history, rtol=1e-6)
+
+
 @pytest.mark.thorough
 def test_devices_that_divide_the_examples_compute_the_same():
     alone, shared = (

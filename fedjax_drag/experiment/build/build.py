@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+import jax
+
 from fedjax_drag.checks import ArgumentError, message_of
 from fedjax_drag.data import FederatedDataset
 from fedjax_drag.experiment.config.components import COMPONENTS, KIND_OF, Component, each
@@ -117,7 +119,8 @@ def settings(config: Config, fed: FederatedDataset) -> Settings:
       ValueError: a part of the configuration is not valid.
     """
     algorithm = method(config, fed.num_clients)
-    num_outputs = fed.num_classes or math.prod(fed.train.y.shape[1:])  # of numbers and of several labels: each has one
+    targets = jax.tree.leaves(fed.train.y)
+    num_outputs = fed.num_classes or sum(math.prod(y.shape[1:]) for y in targets)  # of numbers and labels: each has one
     known = {"fed": fed, "num_classes": num_outputs, "num_clients": fed.num_clients}
     values = {key: part(config, key, known) for key in _SAME}
     made = Settings(algorithm, data=fed, num_rounds=config.rounds, **values)
