@@ -23,8 +23,8 @@ class DecentralisedState(NamedTuple):
     Attributes:
       models: of every client.
       metrics: ``weight`` ``[S]``, how much each client's message counts for the honest ones, on the average;
-        ``cosine`` ``[S]``; ``num_rejected``; and ``consensus_distance``, the mean over the honest clients of
-        ``||x_i - mean||^2``.
+        ``cosine`` ``[S]``; ``num_rejected``; and ``consensus_distance``, the mean over the honest clients that took
+        part of ``||x_i - mean||^2``.
     """
 
     models: PerClient
@@ -39,8 +39,9 @@ class decentralised(Algorithm):
         client:  x_i -= eta grad f_i(x_i),  as many steps as in any run
         client:  x_i <- mix of x_i and the x_j that the neighbours j send
 
-    There is no server. What a run calls its parameters is the mean of the honest clients' models after the round, on
-    which the test set is evaluated; with ``evaluate_clients``, ``own_accuracy`` is that of each client's own model.
+    There is no server. What a run calls its parameters is the mean over the honest clients that took part of their
+    models after the round; the test set is evaluated on it. With ``evaluate_clients``, ``own_accuracy`` is that of each
+    client's own model.
     A message is the difference of a model from the mean, so that attacks forge models as they forge deltas elsewhere:
     ``sign_flip`` sends the mean minus what it would honestly add to it. A malicious client keeps for itself the model
     that it would have if it was honest. :func:`~fedjax_drag.attacks.dissensus` sends another model to each neighbour.

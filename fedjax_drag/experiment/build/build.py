@@ -198,9 +198,9 @@ def builder_of(where: str, component: Component) -> Callable[..., Any]:
 
 
 def _check_num_byzantine(where: str, component: Component, fewest: int, most: int) -> None:
-    """Refuses a count that a rule, or one inside it, is given and that contradicts the simulated attack."""
+    """Refuses a count that a rule, or one around which it is, is given and that contradicts the simulated attack."""
     for name, value in component.arguments.items():
-        if isinstance(value, Component):
+        if isinstance(value, Component) and name == "aggregator":  # others count those of a group, or groups
             _check_num_byzantine(f"{where}.{name}", value, fewest, most)
         elif name == "num_byzantine" and isinstance(value, int) and not fewest <= value <= most:
             allowed = f"{fewest}" if fewest == most else f"between {fewest} (on the average) and {most} (at most)"

@@ -206,6 +206,8 @@ def test_a_count_that_contradicts_the_attack_is_refused():
     with pytest.raises(ValueError, match=r"aggregator.aggregator.num_byzantine=5: contradicts .*, 4; leave it out"):
         made(inner, "num_byzantine=4", "byzantine_of=cohort")
     made("aggregator=krum", "aggregator.num_byzantine=2", "byzantine_fraction=0")  # nobody to contradict
+    groups = "{name: hierarchical, groups: 2, inner: {name: krum, num_byzantine: 1}, outer: fedavg}"
+    made(f"aggregator={groups}", "num_byzantine=4", "byzantine_of=cohort")  # of a group
 
 
 @pytest.fixture
