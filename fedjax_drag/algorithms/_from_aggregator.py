@@ -51,7 +51,9 @@ class from_aggregator(Algorithm):
 
     @property
     def guarantee(self) -> Guarantee | None:
-        return self.aggregator.guarantee or self.client.guarantee
+        both = self.aggregator.guarantee, self.client.guarantee
+        reported = (one for one in both if one and one.delta is not None)
+        return next(reported, both[0] or both[1])
 
     def aggregate(self, params: Params, uplink: Uplink, state: State, **extras: Any) -> tuple[Params, State]:
         return _checked(self.aggregator.apply(params, uplink.delta, state, **extras), params, state)

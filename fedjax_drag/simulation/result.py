@@ -10,11 +10,14 @@ from fedjax_drag import checks, notebook
 from fedjax_drag.simulation import frames
 from fedjax_drag.simulation.criterion import ACCURACY, TEST, VALIDATION, Criterion
 from fedjax_drag.simulation.planning.outline import ClientCost
-from fedjax_drag.simulation.program.programs import Totals
+from fedjax_drag.simulation.program.programs import SUMMED, Totals
 from fedjax_drag.types import Params
 
 if TYPE_CHECKING:
     import pandas  # pyright: ignore[reportMissingImports]
+
+_COUNTED = {*SUMMED, "gradient_evaluations", "vector_operations", "bytes_down", "bytes_up"} - {"train_loss"}
+"""Columns of a history that count since the evaluation before."""
 
 
 class Result(NamedTuple):
@@ -176,7 +179,7 @@ class Result(NamedTuple):
         """
         if cost == "seconds" and cost not in self.history:
             raise ValueError("cost='seconds': is not in the history; set a clock, such as clock=fd.clocks.log_normal()")
-        checks.one_of("cost", cost, [name for name, x in self.history.items() if np.ndim(x) == 1])
+        checks.one_of("cost", cost, [name for name in self.history if name in _COUNTED])
         spent = np.cumsum(np.asarray(self.history[cost], np.float64))
         place = self._place(target, on)
         return None if place is None else float(spent[place])

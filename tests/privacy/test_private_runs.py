@@ -68,8 +68,9 @@ UNEVEN = [0.1, 0.1, 0.1, 0.4, 0.2, 0.2]
         (fedavg(population=400), {}, Poisson(0.01)),
         (adaptive_dp(fd.aggregators.fedavg(), 0.2, 0.5, 1e-3), {}, FixedSize(6, 4)),
         (fd.aggregators.median(), {"client": local_dp(fd.clients.sgd(), 0.2, 0.5, 1e-3)}, Local()),
+        (fedavg(delta=None), {"client": local_dp(fd.clients.sgd(), 0.2, 0.5, 1e-3)}, Local()),
     ],
-    ids=["fixed", "everybody", "poisson", "cut", "uneven", "larger cohort", "population", "adaptive", "local"],
+    ids=["fixed", "everybody", "poisson", "cut", "uneven", "larger cohort", "population", "adaptive", "local", "both"],
 )
 def test_what_a_run_spends(library, rule, changes, sampling):
     spent = spent_by(settings(rule, **changes))

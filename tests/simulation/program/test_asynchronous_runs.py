@@ -19,6 +19,7 @@ from fedjax_drag.selection import Candidates
 from fedjax_drag.simulation.batch import prepare_batch
 from fedjax_drag.simulation.model.model import ModelState
 from fedjax_drag.simulation.program import keys, sampling
+from fedjax_drag.simulation.result import Result
 from fedjax_drag.simulation.run import RoundInput
 from fedjax_drag.simulation.settings import Settings
 from fedjax_drag.types import Downlink
@@ -206,6 +207,17 @@ def test_a_clock_changes_nothing_but_adds_seconds(settings):
         two.cost_to(target, "byte_up")
     with pytest.raises(ValueError, match="cost='seconds': is not in the history; set a clock"):
         one.cost_to(0.1)
+
+
+def test_what_does_not_add_up_is_no_cost():
+    """Rounds, seconds of clients and epsilon are since the beginning already."""
+    names = "round", "client_seconds", "epsilon", "test_accuracy"
+    history = {"seconds": np.array([3.0, 4.0]), **dict.fromkeys(names, np.array([0.5, 0.9]))}
+    result = Result(None, history, None, 0.0, 0.0, None, None)
+    assert result.cost_to(0.9) == 7.0
+    for name in names:
+        with pytest.raises(ValueError, match=f"cost='{name}': must be one of seconds"):
+            result.cost_to(0.9, name)
 
 
 @pytest.mark.thorough
