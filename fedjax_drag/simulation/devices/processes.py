@@ -4,7 +4,7 @@ Each runs the same program with the same settings and data; their devices form o
 and writes the files of a run, and sends what it reads, or the error, to the others.
 """
 
-import pickle
+import json
 import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,6 +14,84 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from fedjax_drag import checks
+
+_LENGTH = 8
+"""Bytes in which the length of the JSON text is written."""
+
+_EXCEPTIONS = (
+    *(ValueError, TypeError, KeyError, IndexError, ArithmeticError, FloatingPointError, ZeroDivisionError),
+    *(OSError, FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError, IsADirectoryError),
+    *(RuntimeError, NotImplementedError, MemoryError, EOFError),
+)
+"""Exceptions that are raised again from their text in other processes."""
+
+
+def pack(value: Any) -> bytes:
+    """A value as bytes.
+
+    Args:
+      value: None, numbers, texts, arrays of numbers, and lists, tuples and dicts (by text) of them. A named tuple
+        becomes a plain one, and every array becomes one of NumPy.
+
+    Raises:
+      TypeError: it holds something else.
+    """
+    pieces: list[bytes] = []
+    text = json.dumps(_plain(value, pieces)).encode()
+    return b"".join([len(text).to_bytes(_LENGTH, "little"), text, *pieces])
+
+
+def unpack(message: bytes) -> Any:
+    """The value that :func:`pack` wrote; its arrays are writable."""
+    start = _LENGTH + int.from_bytes(message[:_LENGTH], "little")
+    return _restored(json.loads(message[_LENGTH:start]), memoryview(message)[start:])
+
+
+def pack_error(error: Exception) -> bytes:
+    """An exception as bytes: the nearest built-in type that it inherits from, and its text."""
+    kind = next((base.__name__ for base in type(error).__mro__ if base in _EXCEPTIONS), "")
+    text = str(error.args[0] if type(error) is KeyError and error.args else error)  # str() of a KeyError adds quotes
+    return pack([kind, text if kind else f"{type(error).__name__}: {text}"])
+
+
+def unpack_error(message: bytes) -> Exception:
+    """The exception that :func:`pack_error` wrote; a RuntimeError if its type is none of the built-in ones."""
+    kind, text = unpack(message)
+    return next((known for known in _EXCEPTIONS if known.__name__ == kind), RuntimeError)(text)
+
+
+def _plain(value: Any, pieces: list[bytes]) -> Any:
+    """``value`` as JSON, each collection as a dict ``{kind: entries}``; appends the bits of arrays to ``pieces``."""
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        array = np.asarray(value, order="C")
+        if array.dtype.hasobject:
+            raise TypeError(f"an array of {array.dtype}: must be of numbers")
+        place = sum(map(len, pieces))
+        pieces.append(array.tobytes())
+        extension = array.dtype.kind == "V"  # such as bfloat16, for which NumPy has no short name
+        return {"array": [array.dtype.name if extension else array.dtype.str, array.shape, place]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return {"list" if isinstance(value, list) else "tuple": [_plain(entry, pieces) for entry in value]}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _plain(entry, pieces) for key, entry in value.items()}}
+    raise TypeError(f"{type(value).__name__}: cannot be sent to the other processes")
+
+
+def _restored(value: Any, bits: memoryview) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    if kind == "array":
+        name, shape, place = inner
+        dtype, count = np.dtype(name), int(np.prod(shape, dtype=np.int64))
+        return np.frombuffer(bits, dtype, count, place).reshape(shape).copy() if count else np.zeros(shape, dtype)
+    if kind == "dict":
+        return {key: _restored(entry, bits) for key, entry in inner.items()}
+    entries = [_restored(entry, bits) for entry in inner]
+    return tuple(entries) if kind == "tuple" else entries
+
 
 T = TypeVar("T")
 
@@ -62,8 +140,8 @@ def from_first(function: Callable[..., T], *args: Any) -> T:
     All processes must call it, in the same order relative to their other collective operations.
 
     Args:
-      function: called in the first process only. What it returns or raises is pickled; an exception that cannot be
-        becomes a RuntimeError.
+      function: called in the first process only; :func:`~fedjax_drag.simulation.devices.processes.pack` lists what
+        it may return, and the types that change on the way. An exception becomes the nearest built-in one.
       *args: its arguments.
     """
     if not jax.distributed.is_initialized():
@@ -71,27 +149,17 @@ def from_first(function: Callable[..., T], *args: Any) -> T:
     raised, message = False, b""
     if is_first():
         try:
-            message = pickle.dumps(function(*args))
+            message = pack(function(*args))
         except Exception as error:
-            raised, message = True, _pickled(error)
+            raised, message = True, pack_error(error)
     # The length is sent first, in two parts: without jax_enable_x64 an integer has 32 bits.
     head = np.array([*divmod(len(message), 2**31), raised], np.int32)
     high, low, raised = map(int, multihost_utils.broadcast_one_to_all(head))
     padded = message.ljust(high * 2**31 + low, b"\0")
     received = np.asarray(multihost_utils.broadcast_one_to_all(np.frombuffer(padded, np.uint8))).tobytes()
     if raised:
-        raise pickle.loads(received)
-    return pickle.loads(received)
-
-
-def _pickled(error: Exception) -> bytes:
-    """An exception, or a RuntimeError with its text where it cannot be sent as it is."""
-    try:
-        message = pickle.dumps(error)
-        pickle.loads(message)
-    except Exception:  # attributes of an exception may be anything
-        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
-    return message
+        raise unpack_error(received)
+    return unpack(received)
 
 
 def check_same(name: str, tree: Any) -> None:

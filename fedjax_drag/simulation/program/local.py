@@ -26,7 +26,7 @@ from fedjax_drag.simulation.run import (
     RoundInput,
     Run,
 )
-from fedjax_drag.types import Batch, ClientRule, Downlink, Params, Uplink
+from fedjax_drag.types import Attack, Batch, ClientRule, Downlink, Params, Uplink
 from fedjax_drag.types._messages import client_params, shared_params
 from fedjax_drag.types._part import value_of
 
@@ -308,14 +308,7 @@ def sent_pass(run: Run, shared: RoundInput, own: ClientInput) -> LocalResult:
     An attacker sends what it has computed, without the noise that the client rule adds. What is compressed is what
     leaves the client, its noise included: a function of it reveals no more.
     """
-    client, attack = run.algorithm.client, run.attack
-    local = client_pass(run, client, shared, own)
-    if client.sends:
-        uplink = client.send(shared.key_of("send", own.client_id), local.uplink)
-        tree.check_returned("send of the client rule:", uplink, local.uplink)
-        if attack is not None:
-            uplink = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, uplink)
-        local = local._replace(uplink=uplink)
+    local = sent(run.algorithm.client, run.attack, shared, own, client_pass(run, run.algorithm.client, shared, own))
     compressor, kept = run.compression, own.kept.compression
     if compressor is None:
         return local
@@ -323,6 +316,19 @@ def sent_pass(run: Run, shared: RoundInput, own: ClientInput) -> LocalResult:
     uplink, memory = channel.send(compressor, local.uplink, memory, shared.key_of("compression", own.client_id))
     after = local.kept._replace(compression=per_client.kept_like(kept, memory))
     return local._replace(uplink=uplink, kept=after)
+
+
+def sent(
+    client: ClientRule, attack: Attack | None, shared: RoundInput, own: ClientInput, local: LocalResult
+) -> LocalResult:
+    """The result with the message that leaves the client."""
+    if not client.sends:
+        return local
+    uplink = client.send(shared.key_of("send", own.client_id), local.uplink)
+    tree.check_returned("send of the client rule:", uplink, local.uplink)
+    if attack is not None:
+        uplink = tree.where(attack.attackers(own.malicious, shared.round), local.uplink, uplink)
+    return local._replace(uplink=uplink)
 
 
 def draw_batches(
