@@ -220,7 +220,8 @@ def test_the_ways_out_that_are_named(config, whole, copy):
     all_checkpoints(copy)
     assert call("run", config, "--quiet", "--out", copy, "--resume")[0] == 2
     shutil.rmtree(copy / "checkpoints")
-    assert call("run", config, "--quiet", "--out", copy, "--resume") == (0, [])
+    anew = f"{str(copy)!r}: no checkpoint to go on from; begins anew"
+    assert call("run", config, "--quiet", "--out", copy, "--resume") == (0, [anew])
     assert_same(copy, whole)
     assert call("run", config, "--quiet", "--out", copy, "--overwrite") == (0, [])
     assert_same(copy, whole)
