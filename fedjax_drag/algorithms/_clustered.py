@@ -39,7 +39,7 @@ class Clustered(TwoSided):
 
     def check(self) -> None:
         super().check()
-        checks.count("num_models", self.num_models, 1)
+        checks.count("num_models", self.num_models, 1, self.num_clients)
         of_global = sorted(self.rule.needs & {"root_delta", "start_loss", "starts", *DISSIMILARITIES})
         if of_global:
             needed = f"needs {', '.join(of_global)}, of the one global model; must be a rule of the clusters' deltas"

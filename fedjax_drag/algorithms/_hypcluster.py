@@ -18,7 +18,7 @@ class hypcluster(Clustered):
 
     Args:
       num_clients: M, clients in the federation; default those of the simulation.
-      num_models: K, models; 1 is the plain aggregation rule.
+      num_models: K, models, at most M; 1 is the plain aggregation rule.
       aggregator: rule that takes the place of the weighted mean, for each model by itself; default
         :func:`~fedjax_drag.aggregators.fedavg` with ``weighting="examples"``.
 

@@ -25,7 +25,7 @@ class ifca(Clustered):
     Args:
       num_clients: M, clients in the federation; default those of the simulation. The state holds the number of the
         model that each chose last.
-      num_models: K, models; 1 is the plain aggregation rule.
+      num_models: K, models, at most M; 1 is the plain aggregation rule.
       averaging: of ``"models"``, or of ``"gradients"``: a step of model ``k`` is then shorter by the share of the
         cohort that chose it, as where the clients send gradients (``local_steps=1``) and the server divides their sum
         by the size of the cohort.

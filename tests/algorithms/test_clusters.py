@@ -212,6 +212,7 @@ def test_what_does_not_go_together_is_refused_in_one_line():
     module = nnx.Linear(FEATURES, 2, rngs=nnx.Rngs(0))
     for build, message in (
         (lambda: ifca(num_models=0), "num_models=0"),
+        (lambda: ifca(num_clients=3, num_models=4), r"num_models=4: must be an integer in \[1, 3\]"),
         (lambda: ifca(averaging="model"), "averaging='model': .*models"),
         (lambda: ifca(aggregator=fd.aggregators.fltrust()), "aggregator=fltrust: needs root_delta"),
         (lambda: hypcluster(aggregator=fd.aggregators.clusterguard()), "needs class_histogram_dissimilarity"),
