@@ -185,7 +185,8 @@ def test_a_local_job_that_is_killed_is_submitted_again(tmp_path, capsys, kind):
         while not killed:
             time.sleep(0.05)
             if any(path.stat().st_size for path in (tmp_path / "jobs").glob("cells/median-*/metrics.jsonl")):
-                tasks = [p for p in psutil.Process().children(recursive=True) if "submitit.core._submit" in p.cmdline()]
+                alive = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+                tasks = [p for p in alive if "submitit.core._submit" in p.cmdline()]
                 victim = max(tasks, key=lambda process: process.pid)
                 os.kill(victim.pid, kind)
                 killed.append(victim.pid)
