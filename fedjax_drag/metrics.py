@@ -40,7 +40,7 @@ __all__ = [
 
 
 class _Mean(Metric):
-    """What the targets that count add up to, beside how many there are, ``[B]`` each."""
+    """A mean over targets: of each example the sum of its values, and the number of its targets, ``[B]`` each."""
 
     def result(self, sums: Sums) -> jax.Array:
         return sums[0] / sums[1]

@@ -52,6 +52,15 @@ def test_equal_numbers_of_other_types_are_equal():
     assert one != aggregators.br_drag(c=0.5)
 
 
+def test_a_part_of_functions_is_shown_by_the_name_of_its_maker():
+    def forge(*_, **__):
+        raise NotImplementedError
+
+    part = Attack(forge=forge)
+    assert part.name == "test_a_part_of_functions_is_shown_by_the_name_of_its_maker"
+    assert repr(part) == f"Attack({part.name})"
+
+
 def test_types_of_fields_may_be_texts():
     """As ``from __future__ import annotations`` makes them all."""
 

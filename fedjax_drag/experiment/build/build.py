@@ -198,7 +198,7 @@ def builder_of(where: str, component: Component) -> Callable[..., Any]:
 
 
 def _check_num_byzantine(where: str, component: Component, fewest: int, most: int) -> None:
-    """Refuses a count that a rule, or one around which it is, is given and that contradicts the simulated attack."""
+    """Refuses a count of a rule, or of the one that it wraps, that contradicts the simulated attack."""
     for name, value in component.arguments.items():
         if isinstance(value, Component) and name == "aggregator":  # others count those of a group, or groups
             _check_num_byzantine(f"{where}.{name}", value, fewest, most)

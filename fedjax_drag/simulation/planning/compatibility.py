@@ -261,9 +261,10 @@ def check_model(model: Model, example: Any, target: Any) -> tuple[Params, ModelS
     Raises:
       ValueError: it fails, would train what is not floating, keeps a random key in its collections, draws random
         numbers or changes its collections in evaluation, has dropout that training leaves off, draws random numbers by
-        an unknown argument, changes the shape of its collections, or does not return one output, or logits, an example.
+        an unknown argument, changes its collections' shape, or has no output (of classes the logits) for each example.
     """
-    name, dropout = model.form.name, list[str]()
+    name = model.form.name
+    dropout: list[str] = []
     params, state = jax.eval_shape(model.init, jax.random.key(0))
     if not jax.tree.leaves(params):
         raise ValueError(f"{name}: has no parameters; must have some to be trained")

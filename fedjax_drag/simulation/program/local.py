@@ -15,7 +15,8 @@ from fedjax_drag.compression import _channel as channel
 from fedjax_drag.data.batching import draw_epochs, draw_positions, whole_batches
 from fedjax_drag.simulation.devices.model_sharding import divided_like_params
 from fedjax_drag.simulation.model.model import NO_STATISTICS, NO_STREAMS, Statistics, Streams
-from fedjax_drag.simulation.program.examples import HONEST, Drawn, Misled, class_counts, fetch, loss_moments, misled
+from fedjax_drag.simulation.program.examples import Drawn, class_counts, fetch, loss_moments
+from fedjax_drag.simulation.program.malicious import HONEST, Misled, misled
 from fedjax_drag.simulation.run import (
     FULL,
     NOTHING_KEPT,
